@@ -1,0 +1,9 @@
+"""Lite Transformer and attention-head pruning for fairseq: `--user-dir lite_transformer_plugin`."""
+
+__version__ = "0.1.0"
+
+from . import compat
+
+compat.mend()
+
+from .models import lite_transformer, presets  # noqa: E402, F401  (registers with fairseq)

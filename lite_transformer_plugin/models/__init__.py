@@ -1,0 +1,1 @@
+"""What registers with fairseq as a model."""

@@ -1,0 +1,89 @@
+"""`lite_transformer`: fairseq's encoder-decoder with LSRA layers (Wu et al. 2020, section 4)."""
+
+from argparse import SUPPRESS, BooleanOptionalAction
+from dataclasses import fields
+
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model
+from fairseq.models.transformer import (
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
+
+from ..modules.transformer_layer import (
+    LiteTransformerDecoderLayer,
+    LiteTransformerEncoderLayer,
+    wrap_layer,
+)
+from .lite_transformer_config import LiteTransformerConfig, lsra_config, to_transformer_config
+
+
+class LiteTransformerEncoder(TransformerEncoderBase):
+    """fairseq's encoder; layer i has the i-th kernel size."""
+
+    def __init__(self, cfg, dictionary, embed_tokens, return_fc=False):
+        self.layers_built = 0  # fairseq asks for layers without saying which
+        super().__init__(cfg, dictionary, embed_tokens, return_fc)
+
+    def build_encoder_layer(self, cfg):
+        lsra = lsra_config(cfg, "encoder", self.layers_built)
+        self.layers_built += 1
+        layer = LiteTransformerEncoderLayer(cfg, lsra, cfg.ffn_fan_out, return_fc=self.return_fc)
+        return wrap_layer(layer, cfg)
+
+
+class LiteTransformerDecoder(TransformerDecoderBase):
+    """fairseq's decoder; layer i has the i-th kernel size."""
+
+    def __init__(self, cfg, dictionary, embed_tokens, **kwargs):
+        self.layers_built = 0
+        super().__init__(cfg, dictionary, embed_tokens, **kwargs)
+
+    def build_decoder_layer(self, cfg, no_encoder_attn=False):
+        lsra = lsra_config(cfg, "decoder", self.layers_built)
+        self.layers_built += 1
+        layer = LiteTransformerDecoderLayer(
+            cfg, lsra, cfg.ffn_fan_out, no_encoder_attn=no_encoder_attn
+        )
+        return wrap_layer(layer, cfg)
+
+
+@register_model("lite_transformer", dataclass=LiteTransformerConfig)
+class LiteTransformerModel(TransformerModelBase):
+    """Encoder-decoder whose self-attention is Long-Short Range Attention."""
+
+    @classmethod
+    def add_args(cls, parser):
+        """Add every flag; defaults are left out so that architectures can set them.
+
+        Switches can be given either way (``--encoder-glu``, ``--no-encoder-glu``), so that an
+        architecture's choice can be undone; fairseq's own parser knows one direction only.
+        """
+        for f in fields(LiteTransformerConfig):
+            if f.type is bool and not f.name.startswith("no_"):
+                parser.add_argument(
+                    "--" + f.name.replace("_", "-"),
+                    action=BooleanOptionalAction,
+                    default=SUPPRESS,
+                    help=f.metadata.get("help"),
+                )
+        gen_parser_from_dataclass(parser, LiteTransformerConfig(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg, task):
+        """Build the model that ``cfg`` describes.
+
+        Raises:
+            ValueError: if sizes do not fit together, or embeddings are to be shared between two
+                different dictionaries.
+        """
+        return super().build_model(to_transformer_config(cfg), task)
+
+    @classmethod
+    def build_encoder(cls, cfg, src_dict, embed_tokens):
+        return LiteTransformerEncoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(cls, cfg, tgt_dict, embed_tokens):
+        return LiteTransformerDecoder(cfg, tgt_dict, embed_tokens)

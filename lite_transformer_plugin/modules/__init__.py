@@ -1,0 +1,1 @@
+"""Layers of the Lite Transformer; they know nothing of fairseq's registries."""

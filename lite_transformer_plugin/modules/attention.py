@@ -1,0 +1,137 @@
+"""Self-attention of the global branch: fairseq's parameters and cache, for any padding and chunking.
+
+Letters: T query positions, S key positions, B batch, C channels, H heads, D = C / H.
+"""
+
+from typing import Dict, Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from fairseq.modules import MultiheadAttention
+from torch import Tensor
+
+
+class SelfAttention(MultiheadAttention):
+    """fairseq's multi-head self-attention with two of its gaps closed.
+
+    Parameters, initialisation and cache are inherited, so weights and checkpoints are
+    interchangeable with fairseq's own module. Different are:
+
+    * a query always sees itself. Real queries do so anyway; a padded one, which fairseq may leave
+      with nothing to attend to, then gives a finite value instead of NaN, in any precision;
+    * cached decoding takes chunks of any length and stays causal inside a chunk.
+
+    ``out_proj`` is a module call on every path, so one hook there sees all head outputs.
+    """
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Optional[Tensor] = None,
+        value: Optional[Tensor] = None,
+        key_padding_mask: Optional[Tensor] = None,
+        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+        need_weights: bool = True,
+        static_kv: bool = False,
+        attn_mask: Optional[Tensor] = None,
+        before_softmax: bool = False,
+        need_head_weights: bool = False,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Attend from every position of ``query`` (T, B, C) to itself and, if cached, its past.
+
+        Args:
+            query: (T, B, C). ``key`` and ``value`` are part of fairseq's signature and ignored:
+                they are the query here.
+            key_padding_mask: (B, T), true at padding.
+            attn_mask: (T, T), additive, as fairseq's decoder makes it for a full pass.
+            need_weights: also return the weights, (B, T, S), averaged over heads.
+            need_head_weights: return them per head, (H, B, T, S).
+            static_kv, before_softmax: part of fairseq's signature, without meaning here.
+
+        Returns:
+            the output (T, B, C), and the weights or None.
+        """
+        tgt_len, bsz, _ = query.size()
+        q = self._split_heads(self.q_proj(query))
+        k = self._split_heads(self.k_proj(query))
+        v = self._split_heads(self.v_proj(query))
+        padding = key_padding_mask
+        if incremental_state is not None:
+            k, v, padding = self._extend_cache(incremental_state, k, v, padding)
+        causal = attn_mask is not None or incremental_state is not None
+        visible = self._visible(q, k.size(2), padding, attn_mask, causal)
+
+        weights: Optional[Tensor] = None
+        if need_weights or need_head_weights or tgt_len == 1:
+            scores = torch.matmul(q * self.scaling, k.transpose(2, 3))
+            if visible is not None:
+                scores = scores.masked_fill(~visible, float("-inf"))
+            weights = F.softmax(scores, dim=-1)
+            attended = torch.matmul(self.dropout_module(weights), v)
+        else:
+            dropping = self.training or self.dropout_module.apply_during_inference
+            rate = self.dropout_module.p if dropping else 0.0
+            attended = F.scaled_dot_product_attention(q, k, v, visible, rate)
+
+        # B x H x T x D -> T x B x C
+        attended = attended.permute(2, 0, 1, 3).reshape(tgt_len, bsz, -1)
+        if weights is not None:
+            weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
+        return self.out_proj(attended), weights if need_weights or need_head_weights else None
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        # T x B x C -> B x H x T x D
+        return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+
+    def _visible(
+        self,
+        q: Tensor,
+        src_len: int,
+        padding: Optional[Tensor],
+        attn_mask: Optional[Tensor],
+        causal: bool,
+    ) -> Optional[Tensor]:
+        """True where a query may look: (T, S) or (B, 1, T, S); None where all may see all."""
+        tgt_len = q.size(2)
+        visible: Optional[Tensor] = None
+        if attn_mask is not None:
+            visible = attn_mask.eq(0)
+        elif causal and tgt_len > 1:
+            ones = torch.ones(tgt_len, src_len, dtype=torch.bool, device=q.device)
+            visible = ones.tril(src_len - tgt_len)
+        if padding is not None:
+            real = ~padding.to(torch.bool)[:, None, None, :]
+            seen = real if visible is None else visible & real
+            own = torch.ones(tgt_len, src_len, dtype=torch.bool, device=q.device)
+            own = own.tril(src_len - tgt_len).triu(src_len - tgt_len)
+            visible = seen | own
+        return visible
+
+    def _extend_cache(
+        self,
+        incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
+        k: Tensor,
+        v: Tensor,
+        padding: Optional[Tensor],
+    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """Append this chunk's keys, values (B, H, T, D) and padding (B, T) to the cached ones."""
+        cache = self._get_input_buffer(incremental_state)
+        past_padding: Optional[Tensor] = None
+        if "prev_key" in cache:
+            past_key, past_value = cache["prev_key"], cache["prev_value"]
+            assert past_key is not None and past_value is not None
+            if "prev_key_padding_mask" in cache:
+                past_padding = cache["prev_key_padding_mask"]
+            if padding is not None and past_padding is None:
+                past_padding = padding.new_zeros(padding.size(0), past_key.size(2))
+            if padding is None and past_padding is not None:
+                padding = past_padding.new_zeros(k.size(0), k.size(2))
+            k = torch.cat([past_key, k], dim=2)
+            v = torch.cat([past_value, v], dim=2)
+        if past_padding is not None and padding is not None:
+            padding = torch.cat([past_padding, padding.to(past_padding.dtype)], dim=1)
+        cache["prev_key"] = k
+        cache["prev_value"] = v
+        cache["prev_key_padding_mask"] = padding
+        self._set_input_buffer(incremental_state, cache)
+        return k, v, padding

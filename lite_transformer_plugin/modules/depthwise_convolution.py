@@ -1,0 +1,210 @@
+"""Lightweight and dynamic convolution (Wu et al. 2019, sections 3 and 4) for the local branch.
+
+Letters: T output positions, S input positions, B batch, C channels, H weight-sharing groups
+("heads" of the convolution), R = C / H channels per group, K kernel size.
+"""
+
+from typing import Dict, Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from fairseq.incremental_decoding_utils import with_incremental_state
+from fairseq.modules import FairseqDropout
+from fairseq.modules.quant_noise import quant_noise
+from torch import Tensor, nn
+
+
+def band_matrix(taps: Tensor) -> Tensor:
+    """Lay kernel taps along the diagonal: (N, T, K) -> (N, T, T + K - 1), [n, t, t + k] = tap k.
+
+    Reading rows of length K + T as rows of length K + T - 1 moves row t by t columns.
+    """
+    n, t, k = taps.size()
+    width = t + k - 1
+    return F.pad(taps, (0, t)).view(n, t * (t + k))[:, : t * width].view(n, t, width)
+
+
+@with_incremental_state
+class DepthwiseConvolution(nn.Module):
+    """What both convolutions share: window, state for incremental decoding, DropConnect.
+
+    Args:
+        channels: C, input and output size.
+        kernel_size: K, odd or even.
+        heads: H, groups of channels that share one kernel.
+        causal: see the last K positions (decoder) instead of those around ("same" padding, the
+            extra one of an even kernel on the right).
+        weight_softmax: normalise the K taps of every kernel.
+        weight_dropout: probability of dropping a tap (DropConnect), in training.
+
+    Raises:
+        ValueError: if a size is not positive or ``heads`` does not divide ``channels``.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        kernel_size: int,
+        heads: int,
+        causal: bool,
+        weight_softmax: bool = True,
+        weight_dropout: float = 0.0,
+    ):
+        super().__init__()
+        if min(channels, kernel_size, heads) < 1:
+            raise ValueError(
+                f"a convolution of {channels} channels, {heads} heads and kernel size "
+                f"{kernel_size} is impossible: all three must be positive"
+            )
+        if channels % heads != 0:
+            raise ValueError(
+                f"{heads} convolution heads do not divide the {channels} channels of the local "
+                f"branch: choose a divisor of {channels}"
+            )
+        self.channels = channels
+        self.kernel_size = kernel_size
+        self.heads = heads
+        self.causal = causal
+        self.weight_softmax = weight_softmax
+        self.left = kernel_size - 1 if causal else (kernel_size - 1) // 2
+        # Outputs computed by one band matrix. A band over t outputs costs t * (t + K) products
+        # instead of t * K, so a long sentence is cut into blocks; a short one is one block.
+        self.block = 64
+        self.weight_dropout_module = FairseqDropout(
+            weight_dropout, module_name=self.__class__.__name__
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"channels={self.channels}, kernel_size={self.kernel_size}, heads={self.heads}, "
+            f"causal={self.causal}, weight_softmax={self.weight_softmax}"
+        )
+
+    def _normalise(self, taps: Tensor) -> Tensor:
+        if self.weight_softmax:
+            taps = F.softmax(taps, dim=-1)
+        return self.weight_dropout_module(taps)
+
+    def _weigh(self, taps: Tensor, inputs: Tensor, offset: int) -> Tensor:
+        """Weigh inputs (N, S, R) by taps (N, T, K); output t is aligned with input offset + t."""
+        src_len, tgt_len = inputs.size(1), taps.size(1)
+        outputs = []
+        for start in range(0, tgt_len, self.block):
+            length = min(self.block, tgt_len - start)
+            first = offset + start - self.left  # the first input a kernel looks for
+            low = max(0, first)
+            high = min(src_len, first + length + self.kernel_size - 1)
+            band = band_matrix(taps[:, start : start + length])
+            band = band[:, :, low - first : high - first]
+            outputs.append(torch.bmm(band, inputs[:, low:high]))
+        return torch.cat(outputs, dim=1)
+
+    def _with_history(
+        self,
+        x: Tensor,
+        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
+    ) -> Tuple[Tensor, int]:
+        """Put the cached last K - 1 inputs before x (T, B, C); returns how many there were."""
+        if incremental_state is None:
+            return x, 0
+        assert self.causal, "only a causal convolution can be decoded step by step"
+        cache = self.get_incremental_state(incremental_state, "conv_state")
+        past: Optional[Tensor] = None
+        if cache is not None:
+            past = cache["inputs"]
+        inputs = x if past is None else torch.cat([past, x], dim=0)
+        kept = inputs[max(0, inputs.size(0) - self.kernel_size + 1) :]
+        self._remember(incremental_state, kept)
+        return inputs, inputs.size(0) - x.size(0)
+
+    def _remember(
+        self, incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]], inputs: Tensor
+    ) -> None:
+        cache: Dict[str, Optional[Tensor]] = {"inputs": inputs}
+        self.set_incremental_state(incremental_state, "conv_state", cache)
+
+    @torch.jit.export
+    def reorder_incremental_state(
+        self,
+        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
+        new_order: Tensor,
+    ) -> Optional[Dict[str, Dict[str, Optional[Tensor]]]]:
+        """Follow a beam search that reorders its batch."""
+        cache = self.get_incremental_state(incremental_state, "conv_state")
+        if cache is not None:
+            past = cache["inputs"]
+            assert past is not None
+            self._remember(incremental_state, past.index_select(1, new_order))
+        return incremental_state
+
+
+class LightweightConvolution(DepthwiseConvolution):
+    """Lightweight convolution: one (H, K) kernel, the same at every position (section 3)."""
+
+    def __init__(
+        self,
+        channels: int,
+        kernel_size: int,
+        heads: int,
+        causal: bool,
+        weight_softmax: bool = True,
+        weight_dropout: float = 0.0,
+    ):
+        super().__init__(channels, kernel_size, heads, causal, weight_softmax, weight_dropout)
+        self.weight = nn.Parameter(torch.empty(heads, 1, kernel_size))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(
+        self,
+        x: Tensor,
+        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+    ) -> Tensor:
+        """Convolve x (T, B, C) over time; (T, B, C)."""
+        tgt_len, bsz, channels = x.size()
+        taps = self._normalise(self.weight.squeeze(1))
+        inputs, offset = self._with_history(x, incremental_state)
+        # S x B x C -> H x S x (B * R): one band per head serves the whole batch
+        grouped = inputs.view(inputs.size(0), bsz, self.heads, -1).permute(2, 0, 1, 3)
+        grouped = grouped.reshape(self.heads, inputs.size(0), -1)
+        output = self._weigh(taps.unsqueeze(1).expand(-1, tgt_len, -1), grouped, offset)
+        # H x T x (B * R) -> T x B x C
+        output = output.view(self.heads, tgt_len, bsz, -1)
+        return output.permute(1, 2, 0, 3).reshape(tgt_len, bsz, channels)
+
+
+class DynamicConvolution(DepthwiseConvolution):
+    """Dynamic convolution: the kernel of a position is predicted from its input (section 4)."""
+
+    def __init__(
+        self,
+        channels: int,
+        kernel_size: int,
+        heads: int,
+        causal: bool,
+        weight_softmax: bool = True,
+        weight_dropout: float = 0.0,
+        q_noise: float = 0.0,
+        qn_block_size: int = 8,
+    ):
+        super().__init__(channels, kernel_size, heads, causal, weight_softmax, weight_dropout)
+        self.weight_linear = quant_noise(
+            nn.Linear(channels, heads * kernel_size, bias=False), q_noise, qn_block_size
+        )
+        nn.init.xavier_uniform_(self.weight_linear.weight)
+
+    def forward(
+        self,
+        x: Tensor,
+        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+    ) -> Tensor:
+        """Convolve x (T, B, C) over time; (T, B, C)."""
+        tgt_len, bsz, channels = x.size()
+        groups = bsz * self.heads
+        taps = self.weight_linear(x).view(tgt_len, groups, self.kernel_size)
+        taps = self._normalise(taps).transpose(0, 1)  # (B * H) x T x K
+        inputs, offset = self._with_history(x, incremental_state)
+        # S x B x C -> (B * H) x S x R
+        grouped = inputs.view(inputs.size(0), groups, -1).transpose(0, 1)
+        output = self._weigh(taps, grouped, offset)
+        # (B * H) x T x R -> T x B x C
+        return output.transpose(0, 1).reshape(tgt_len, bsz, channels)

@@ -1,0 +1,48 @@
+"""Installs the plugin so that `--user-dir lite_transformer_plugin` works from any folder."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(
+    r'__version__ = "(.+)"', (ROOT / "lite_transformer_plugin/__init__.py").read_text()
+).group(1)
+
+# Three distributions import as `fairseq`; only one may be installed. The wheels of the first exist
+# for x86-64 Linux and Python 3.11 and 3.12, the second compiles for minutes, the original does
+# not import on Python 3.11.
+ON_WHEELS = "sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.13'"
+FAIRSEQ = [
+    f"ve-fairseq>=0.12.3; python_version >= '3.11' and {ON_WHEELS}",
+    "fairseq-fixed>=0.12.3.1; python_version >= '3.13' or python_version >= '3.11' and "
+    "(sys_platform != 'linux' or platform_machine != 'x86_64')",
+]
+
+setup(
+    name="lite-transformer-plugin",
+    version=VERSION,
+    description="Lite Transformer and attention-head pruning as a plugin for stock fairseq",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["lite_transformer_plugin", "lite_transformer_plugin.*"]),
+    python_requires=">=3.11",
+    install_requires=[
+        *FAIRSEQ,
+        "torch>=2.6",
+        "hydra-core>=1.3,<1.4",
+        "omegaconf>=2.3,<2.4",
+        "numpy>=1.26,<3",
+        "sacrebleu>=2.4",
+        "sentencepiece>=0.2",
+        "tensorboardX>=2.6",
+    ],
+    extras_require={
+        "plots": ["matplotlib>=3.8"],
+        "rouge": ["rouge-score>=0.1.2"],
+        "onnx": ["onnx>=1.16", "onnxruntime>=1.18"],
+        "dev": ["pytest>=8", "hypothesis>=6", "ruff>=0.6"],
+    },
+)
