@@ -6,6 +6,7 @@ package is imported, which fairseq does before it reads data or checkpoints.
 
 import argparse
 import collections
+import functools
 import os
 import sys
 import types
@@ -13,8 +14,9 @@ import typing
 
 import numpy as np
 import torch
-from fairseq import utils
+from fairseq import options, utils
 from fairseq.data import data_utils
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 
 def mend() -> None:
@@ -23,6 +25,7 @@ def mend() -> None:
     allow_checkpoint_classes()
     restore_numpy_compat()
     know_own_folders()
+    show_model_flags_in_help()
 
 
 def keep_last_batch() -> None:
@@ -109,3 +112,33 @@ def know_own_folders() -> None:
     for parent in (os.path.dirname(imported), os.getcwd(), beside_fairseq):
         known.add(os.path.join(parent, package))
     utils.import_user_module.memo = known
+
+
+def show_model_flags_in_help() -> None:
+    """`fairseq-train --user-dir ... --arch NAME --help` lists the flags of that architecture.
+
+    fairseq prints its help before it has asked the model for flags, so none is ever shown
+    (no report found). Removable when fairseq adds them first.
+    """
+    stock = options.parse_args_and_arch
+    if hasattr(stock, "shows_model_flags"):
+        return
+
+    @functools.wraps(stock)
+    def parse_args_and_arch(parser, input_args=None, *args, **kwargs):
+        words = sys.argv[1:] if input_args is None else input_args
+        if "--help" in words or "-h" in words:
+            _add_model_flags(parser, words)
+        return stock(parser, input_args, *args, **kwargs)
+
+    parse_args_and_arch.shows_model_flags = True
+    options.parse_args_and_arch = parse_args_and_arch
+
+
+def _add_model_flags(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--arch", "-a")
+    arch = finder.parse_known_args(words)[0].arch
+    if arch in ARCH_MODEL_REGISTRY:
+        group = parser.add_argument_group("Model-specific configuration")
+        ARCH_MODEL_REGISTRY[arch].add_args(group)

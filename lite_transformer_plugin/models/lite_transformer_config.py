@@ -11,6 +11,7 @@ from typing import List, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
+from omegaconf import OmegaConf
 
 from ..modules.convolution_branch import CONVOLUTIONS
 from ..modules.long_short_range_attention import LSRAConfig
@@ -67,7 +68,7 @@ class LiteTransformerConfig(FlatTransformerConfig):
     )
     encoder_attention_heads: int = _flag(4, "heads of the encoder's attention branch (default: 4)")
     encoder_layers_to_keep: Optional[str] = _flag(
-        None, "which encoder layers to keep when loading, as 0,2,4 (default: all)"
+        None, "which encoder layers to keep when loading, as 0,2,4; name both sides' (default: all)"
     )
     decoder_embed_dim: Optional[int] = _flag(
         None, "channels of the decoder (default: as many as the encoder)"
@@ -79,7 +80,7 @@ class LiteTransformerConfig(FlatTransformerConfig):
         4, "heads of the full-width encoder-decoder attention (default: 4)"
     )
     decoder_layers_to_keep: Optional[str] = _flag(
-        None, "which decoder layers to keep when loading, as 0,2,4 (default: all)"
+        None, "which decoder layers to keep when loading, as 0,2,4; name both sides' (default: all)"
     )
     decoder_output_dim: Optional[int] = _flag(
         None, "channels before the output projection (default: the decoder's embedding size)"
@@ -149,6 +150,7 @@ def to_transformer_config(cfg) -> TransformerConfig:
     Raises:
         ValueError: if sizes do not fit together.
     """
+    _check_known(cfg)
     flat = Namespace(
         **{
             f.name: getattr(cfg, f.name, f.default)
@@ -166,8 +168,25 @@ def to_transformer_config(cfg) -> TransformerConfig:
         flat.decoder_self_attention_heads = flat.decoder_attention_heads
     for side in ("encoder", "decoder"):
         _resolve_side(flat, side)
+    if bool(flat.encoder_layers_to_keep) != bool(flat.decoder_layers_to_keep):
+        raise ValueError(
+            "--encoder-layers-to-keep and --decoder-layers-to-keep go together: where one is "
+            "missing, fairseq would load none of that side's layers"
+        )
+    _check_cross_attention(flat)
     _check_output(flat)
     return TransformerConfig.from_namespace(flat)
+
+
+def _check_known(cfg) -> None:
+    """fairseq merges the keys of a named architecture unseen, also misspelt ones."""
+    known = {f.name for f in fields(LiteTransformerConfig)} | {"arch"}
+    unknown = sorted(set(cfg) - known) if OmegaConf.is_config(cfg) else []
+    if unknown:
+        raise ValueError(
+            f"lite_transformer has no setting {', '.join(unknown)}: misspelt, or written by a "
+            "newer version of the plugin"
+        )
 
 
 def _resolve_side(flat: Namespace, side: str) -> None:
@@ -185,10 +204,19 @@ def _resolve_side(flat: Namespace, side: str) -> None:
     setattr(flat, f"{side}_attention_dim", attention_dim)
     setattr(flat, f"{side}_conv_dim", conv_dim)
     kernels = kernel_sizes(side, get("layers"), get("kernel_size_list"))
-    if get("layers_to_keep"):
-        kept = sorted(int(i) for i in get("layers_to_keep").split(","))
-        kernels = [kernels[i] for i in kept]
-    setattr(flat, f"{side}_kernel_size_list", kernels)
+    kept = _kept_layers(side, get("layers"), get("layers_to_keep"))
+    setattr(flat, f"{side}_kernel_size_list", [kernels[i] for i in kept])
+
+
+def _kept_layers(side: str, layers: int, to_keep: Optional[str]) -> List[int]:
+    if not to_keep:
+        return list(range(layers))
+    kept = sorted(int(i) if i.strip().isdigit() else layers for i in to_keep.split(","))
+    if kept[-1] >= layers:
+        raise ValueError(
+            f"--{side}-layers-to-keep ({to_keep}) must name layers from 0 to {layers - 1}, as 0,2"
+        )
+    return kept
 
 
 def branch_widths(
@@ -226,6 +254,15 @@ def kernel_sizes(side: str, layers: int, given: Optional[List[int]]) -> List[int
     if min(given) < 1:
         raise ValueError(f"--{side}-kernel-size-list ({given}): sizes must be at least 1")
     return list(given)
+
+
+def _check_cross_attention(flat: Namespace) -> None:
+    if flat.decoder_embed_dim % flat.decoder_attention_heads:
+        raise ValueError(
+            f"--decoder-attention-heads ({flat.decoder_attention_heads}) must divide "
+            f"--decoder-embed-dim ({flat.decoder_embed_dim}), the width of the encoder-decoder "
+            "attention"
+        )
 
 
 def _check_output(flat: Namespace) -> None:

@@ -79,14 +79,19 @@ TRANSFORMER = {
 }
 
 
+# Set whatever the command line says: fairseq's parser fills in "dynamic" before an architecture is
+# asked, so a choice cannot be told from the default.
+CONV_TYPES = dict(encoder_conv_type="lightweight", decoder_conv_type="lightweight")
+
+
 def _lightconv(embed_dim: int) -> dict:
     return dict(
         encoder_embed_dim=embed_dim,
         encoder_ffn_embed_dim=2 * embed_dim,
         decoder_embed_dim=embed_dim,
         decoder_ffn_embed_dim=2 * embed_dim,
-        encoder_conv_type="lightweight",
-        decoder_conv_type="lightweight",
+        weight_softmax=True,
+        **CONV_TYPES,
     )
 
 
@@ -97,18 +102,18 @@ LIGHTCONV = {
     "lightconv_iwslt_de_en_256": _lightconv(256),
 }
 
-# model -> its rows, and the architecture that fills in what a row leaves open
+# model -> its rows, the architecture that fills in what a row leaves open, what is not negotiable
 TABLE = {
-    "lite_transformer": (LITE_TRANSFORMER, "lite_transformer"),
-    "transformer": (TRANSFORMER, "transformer"),
-    "lightconv": (LIGHTCONV, "lightconv_iwslt_de_en"),
+    "lite_transformer": (LITE_TRANSFORMER, "lite_transformer", {}),
+    "transformer": (TRANSFORMER, "transformer", {}),
+    "lightconv": (LIGHTCONV, "lightconv_iwslt_de_en", CONV_TYPES),
 }
 
 
-def _architecture(row: dict, base: str):
+def _architecture(row: dict, base: str, fixed: dict):
     def fill(args) -> None:
         for name, value in row.items():
-            if not hasattr(args, name):
+            if name in fixed or not hasattr(args, name):
                 setattr(args, name, value)
         ARCH_CONFIG_REGISTRY[base](args)
 
@@ -120,12 +125,12 @@ def _hydra_node(model: str, name: str, row: dict) -> FairseqDataclass | dict:
         node = LiteTransformerConfig(**row)
         node._name = name
         return node
-    return {"_name": name}  # fairseq fills the rest from the architecture
+    return dict(_name=name, **row)  # fairseq fills the rest from the architecture
 
 
-for _model, (_rows, _base) in TABLE.items():
+for _model, (_rows, _base, _fixed) in TABLE.items():
     for _name, _row in _rows.items():
-        register_model_architecture(_model, _name)(_architecture(_row, _base))
+        register_model_architecture(_model, _name)(_architecture(_row, _base, _fixed))
         ConfigStore.instance().store(
             name=_name, group="model", node=_hydra_node(_model, _name, _row), provider="lite"
         )

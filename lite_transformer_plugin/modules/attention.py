@@ -1,4 +1,4 @@
-"""Self-attention of the global branch: fairseq's parameters and cache, for any padding and chunking.
+"""Self-attention of the global branch: fairseq's parameters, any padding, any chunking.
 
 Letters: T query positions, S key positions, B batch, C channels, H heads, D = C / H.
 """

@@ -1,4 +1,4 @@
-"""The local branch of LSRA: linear, GLU, depthwise convolution, linear (Wu et al. 2020, figure 3b)."""
+"""The local branch of LSRA: linear, GLU, convolution, linear (Wu et al. 2020, figure 3b)."""
 
 from typing import Dict, Optional
 

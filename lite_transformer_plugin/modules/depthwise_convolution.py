@@ -187,10 +187,11 @@ class DynamicConvolution(DepthwiseConvolution):
         qn_block_size: int = 8,
     ):
         super().__init__(channels, kernel_size, heads, causal, weight_softmax, weight_dropout)
-        self.weight_linear = quant_noise(
+        # not "weight_...": fairseq's scalar quantisation cuts ".weight" out of parameter names
+        self.kernel_linear = quant_noise(
             nn.Linear(channels, heads * kernel_size, bias=False), q_noise, qn_block_size
         )
-        nn.init.xavier_uniform_(self.weight_linear.weight)
+        nn.init.xavier_uniform_(self.kernel_linear.weight)
 
     def forward(
         self,
@@ -200,7 +201,7 @@ class DynamicConvolution(DepthwiseConvolution):
         """Convolve x (T, B, C) over time; (T, B, C)."""
         tgt_len, bsz, channels = x.size()
         groups = bsz * self.heads
-        taps = self.weight_linear(x).view(tgt_len, groups, self.kernel_size)
+        taps = self.kernel_linear(x).view(tgt_len, groups, self.kernel_size)
         taps = self._normalise(taps).transpose(0, 1)  # (B * H) x T x K
         inputs, offset = self._with_history(x, incremental_state)
         # S x B x C -> (B * H) x S x R
