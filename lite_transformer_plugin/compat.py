@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from fairseq import options, utils
 from fairseq.data import data_utils
+from fairseq.distributed.utils import _TensorPlaceholder
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 
@@ -62,6 +63,7 @@ def checkpoint_classes() -> list:
     from omegaconf import DictConfig, ListConfig, base, nodes
 
     classes = [argparse.Namespace, DictConfig, ListConfig]
+    classes += [_TensorPlaceholder]  # in what several processes send each other at a restart
     classes += [base.ContainerMetadata, base.Metadata]
     classes += [
         node
