@@ -28,6 +28,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["lite_transformer_plugin", "lite_transformer_plugin.*"]),
+    package_data={"lite_transformer_plugin": ["*.json"]},
     python_requires=">=3.11",
     install_requires=[
         *FAIRSEQ,

@@ -109,7 +109,7 @@ def know_own_folders() -> None:
     """
     package = __package__
     imported = os.path.dirname(os.path.abspath(sys.modules[package].__file__))
-    beside_fairseq = os.path.dirname(os.path.dirname(os.path.abspath(utils.__file__)))
+    beside_fairseq = os.path.join(os.path.dirname(utils.__file__), "..")  # as fairseq spells it
     known = getattr(utils.import_user_module, "memo", set())
     for parent in (os.path.dirname(imported), os.getcwd(), beside_fairseq):
         known.add(os.path.join(parent, package))
