@@ -9,6 +9,7 @@ from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.models import build_model
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.utils import convert_padding_direction
+from omegaconf import OmegaConf
 from torch.testing import assert_close
 
 from lite_transformer_plugin.modules.long_short_range_attention import LongShortRangeAttention
@@ -104,6 +105,38 @@ def test_beam_search_does_not_depend_on_the_batch(build, options):
         single = translate(generator, [row])[0]
         assert single["tokens"].tolist() == expected["tokens"].tolist()
         assert_close(single["score"], expected["score"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 16, None])
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_preparing_for_inference_changes_no_result(build, options, batch_size):
+    """What fairseq's commands do before they generate; the checkpoint's keys stay as well."""
+    model = build(*ARCH, *options)
+    fast = copy.deepcopy(model)
+    cfg = {"dataset": {"batch_size": batch_size}, "generation": {"beam": 4}}
+    fast.prepare_for_inference_(OmegaConf.create(cfg))
+    attention = fast.decoder.layers[0].self_attn.attention
+    assert attention.fused_weight.shape == (3 * attention.embed_dim, attention.embed_dim)
+    column_by_column = attention.out_proj.weight.stride(0) == 1
+    assert column_by_column == (batch_size == 1)
+    source, target = collate(sentences(4), left=True), collate(shifted(sentences(4, seed=1)))
+    assert_close(logits(fast, source, target), logits(model, source, target))
+    rows = sentences(6)
+    for one, other in zip(
+        translate(generator_for(model), rows), translate(generator_for(fast), rows), strict=True
+    ):
+        assert one["tokens"].tolist() == other["tokens"].tolist()
+        assert_close(one["score"], other["score"])
+    assert fast.state_dict().keys() == model.state_dict().keys()
+    assert model.decoder.layers[0].self_attn.attention.fused_weight is None
+
+
+def test_retained_dropout_still_drops_taps(build):
+    options = [*VARIANTS["lightweight"], "--weight-dropout", "0.5"]
+    model = build(*ARCH, *options)
+    model.make_generation_fast_(retain_dropout=True)
+    source, target = collate(sentences(4), left=True), collate(shifted(sentences(4, seed=1)))
+    assert (logits(model, source, target) != logits(model, source, target)).any()
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)

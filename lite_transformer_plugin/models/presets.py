@@ -52,7 +52,7 @@ LITE_TRANSFORMER = {
     ),
     "lite_transformer_cnn_dm": dict(encoder_embed_dim=496, **LITE_SHARED, **_noise(0.15, 0.1, 0.1)),
     "lite_transformer_quickstart": dict(
-        encoder_embed_dim=200,
+        encoder_embed_dim=160,
         encoder_layers=3,
         decoder_layers=3,
         encoder_kernel_size_list=[3, 15, 31],
@@ -74,7 +74,7 @@ TRANSFORMER = {
     "transformer_wmt_256": _transformer(256, 1024, **BASE_WMT),
     "transformer_wmt_320": _transformer(320, 1280, **BASE_WMT),
     "transformer_quickstart": _transformer(
-        128, 512, encoder_layers=3, decoder_layers=3, **BASE_IWSLT, **BASE_WMT
+        104, 416, encoder_layers=3, decoder_layers=3, **BASE_IWSLT, **BASE_WMT
     ),
 }
 

@@ -8,7 +8,12 @@ from typing import Dict, Optional, Tuple
 import torch
 import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def column_major(weight: Tensor) -> Tensor:
+    """The same matrix, laid out as a CPU multiplies it fastest with few rows."""
+    return weight.t().contiguous().t() if weight.device.type == "cpu" else weight
 
 
 class SelfAttention(MultiheadAttention):
@@ -23,6 +28,22 @@ class SelfAttention(MultiheadAttention):
 
     ``out_proj`` is a module call on every path, so one hook there sees all head outputs.
     """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # the three input projections as one, made for generation only
+        self.register_buffer("fused_weight", None, persistent=False)
+        self.register_buffer("fused_bias", None, persistent=False)
+
+    def make_generation_fast_(self, **kwargs):
+        """Project queries, keys and values by one product; fairseq calls this before generation.
+
+        Not where something hooks into a projection, as fairseq's quantisation noise does.
+        """
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        if all(type(p) is nn.Linear and not p._forward_pre_hooks for p in projections):
+            self.fused_weight = torch.cat([p.weight.detach() for p in projections])
+            self.fused_bias = torch.cat([p.bias.detach() for p in projections])
 
     def forward(
         self,
@@ -52,9 +73,7 @@ class SelfAttention(MultiheadAttention):
             the output (T, B, C), and the weights or None.
         """
         tgt_len, bsz, _ = query.size()
-        q = self._split_heads(self.q_proj(query))
-        k = self._split_heads(self.k_proj(query))
-        v = self._split_heads(self.v_proj(query))
+        q, k, v = self._project(query)
         padding = key_padding_mask
         if incremental_state is not None:
             k, v, padding = self._extend_cache(incremental_state, k, v, padding)
@@ -63,21 +82,43 @@ class SelfAttention(MultiheadAttention):
 
         weights: Optional[Tensor] = None
         if need_weights or need_head_weights or tgt_len == 1:
-            scores = torch.matmul(q * self.scaling, k.transpose(2, 3))
-            if visible is not None:
-                scores = scores.masked_fill(~visible, float("-inf"))
-            weights = F.softmax(scores, dim=-1)
-            attended = torch.matmul(self.dropout_module(weights), v)
+            weights = self._weights(q, k, visible)
+            attended = torch.bmm(self.dropout_module(weights), v.flatten(0, 1))
+            attended = attended.view(bsz, self.num_heads, tgt_len, self.head_dim)
         else:
             dropping = self.training or self.dropout_module.apply_during_inference
             rate = self.dropout_module.p if dropping else 0.0
             attended = F.scaled_dot_product_attention(q, k, v, visible, rate)
 
         # B x H x T x D -> T x B x C
-        attended = attended.permute(2, 0, 1, 3).reshape(tgt_len, bsz, -1)
-        if weights is not None:
-            weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
-        return self.out_proj(attended), weights if need_weights or need_head_weights else None
+        output = self.out_proj(attended.permute(2, 0, 1, 3).reshape(tgt_len, bsz, -1))
+        if weights is None or not (need_weights or need_head_weights):
+            return output, None
+        weights = weights.view(bsz, self.num_heads, tgt_len, -1)
+        return output, weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
+
+    def _project(self, query: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, H, T, D) each."""
+        if self.fused_weight is not None:
+            tgt_len, bsz, _ = query.size()
+            qkv = F.linear(query, self.fused_weight, self.fused_bias)
+            qkv = qkv.view(tgt_len, bsz, 3, self.num_heads, self.head_dim)
+            q, k, v = qkv.permute(2, 1, 3, 0, 4).unbind(0)
+            return q, k, v
+        query = query.contiguous()  # a slice of channels, which each projection would copy
+        return (
+            self._split_heads(self.q_proj(query)),
+            self._split_heads(self.k_proj(query)),
+            self._split_heads(self.v_proj(query)),
+        )
+
+    def _weights(self, q: Tensor, k: Tensor, visible: Optional[Tensor]) -> Tensor:
+        """Attention weights (B * H, T, S)."""
+        scores = torch.bmm((q * self.scaling).flatten(0, 1), k.flatten(0, 1).transpose(1, 2))
+        if visible is not None:
+            split = scores.view(q.size(0), q.size(1), q.size(2), -1)
+            scores = split.masked_fill(~visible, float("-inf")).view(scores.size())
+        return F.softmax(scores, dim=-1)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         # T x B x C -> B x H x T x D

@@ -94,10 +94,12 @@ class DepthwiseConvolution(nn.Module):
             first = offset + start - self.left  # the first input a kernel looks for
             low = max(0, first)
             high = min(src_len, first + length + self.kernel_size - 1)
-            band = band_matrix(taps[:, start : start + length])
+            band = taps[:, start : start + length]
+            if length > 1:
+                band = band_matrix(band)
             band = band[:, :, low - first : high - first]
             outputs.append(torch.bmm(band, inputs[:, low:high]))
-        return torch.cat(outputs, dim=1)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def _with_history(
         self,
@@ -153,6 +155,12 @@ class LightweightConvolution(DepthwiseConvolution):
         super().__init__(channels, kernel_size, heads, causal, weight_softmax, weight_dropout)
         self.weight = nn.Parameter(torch.empty(heads, 1, kernel_size))
         nn.init.xavier_uniform_(self.weight)
+        self.register_buffer("ready_taps", None, persistent=False)
+
+    def make_generation_fast_(self, retain_dropout: bool = False, **kwargs):
+        """Normalise the taps once; fairseq calls this before generation."""
+        if not retain_dropout:
+            self.ready_taps = self._normalise(self.weight.detach().squeeze(1))
 
     def forward(
         self,
@@ -161,8 +169,14 @@ class LightweightConvolution(DepthwiseConvolution):
     ) -> Tensor:
         """Convolve x (T, B, C) over time; (T, B, C)."""
         tgt_len, bsz, channels = x.size()
-        taps = self._normalise(self.weight.squeeze(1))
+        taps = self.ready_taps
+        if taps is None:
+            taps = self._normalise(self.weight.squeeze(1))
         inputs, offset = self._with_history(x, incremental_state)
+        if tgt_len == 1:  # every sentence its own band of one row: the inputs need no copy
+            taps = taps.repeat(bsz, 1).unsqueeze(1)
+            grouped = inputs.view(inputs.size(0), bsz * self.heads, -1).transpose(0, 1)
+            return self._weigh(taps, grouped, offset).view(1, bsz, channels)
         # S x B x C -> H x S x (B * R): one band per head serves the whole batch
         grouped = inputs.view(inputs.size(0), bsz, self.heads, -1).permute(2, 0, 1, 3)
         grouped = grouped.reshape(self.heads, inputs.size(0), -1)
