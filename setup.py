@@ -20,6 +20,10 @@ FAIRSEQ = [
     "(sys_platform != 'linux' or platform_machine != 'x86_64')",
 ]
 
+PLOTS = ["matplotlib>=3.8"]
+TRANSLATION = ["sacremoses>=0.1", "subword-nmt>=0.3.8"]
+TESTS = ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.6", "torchprofile>=0.1"]
+
 setup(
     name="lite-transformer-plugin",
     version=VERSION,
@@ -41,9 +45,17 @@ setup(
         "tensorboardX>=2.6",
     ],
     extras_require={
-        "plots": ["matplotlib>=3.8"],
+        "plots": PLOTS,
         "rouge": ["rouge-score>=0.1.2"],
         "onnx": ["onnx>=1.16", "onnxruntime>=1.18"],
-        "dev": ["pytest>=8", "hypothesis>=6", "ruff>=0.6"],
+        "translation": TRANSLATION,
+        "dev": [*TESTS, *PLOTS, *TRANSLATION],
+    },
+    entry_points={
+        "console_scripts": [
+            "fairseq-average-checkpoints = "
+            "lite_transformer_plugin.cli.average_checkpoints:cli_main",
+            "fairseq-profile = lite_transformer_plugin.cli.profile:cli_main",
+        ],
     },
 )
