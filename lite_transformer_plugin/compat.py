@@ -7,17 +7,23 @@ package is imported, which fairseq does before it reads data or checkpoints.
 import argparse
 import collections
 import functools
+import logging
 import os
 import sys
+import time
 import types
 import typing
 
 import numpy as np
 import torch
-from fairseq import options, utils
+from fairseq import checkpoint_utils, options, utils
 from fairseq.data import data_utils
 from fairseq.distributed.utils import _TensorPlaceholder
+from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import FairseqTask
+
+logger = logging.getLogger(__name__)
 
 
 def mend() -> None:
@@ -27,6 +33,9 @@ def mend() -> None:
     restore_numpy_compat()
     know_own_folders()
     show_model_flags_in_help()
+    rewind_before_saving_again()
+    copy_checkpoints_whole()
+    refuse_undecodable_input()
 
 
 def keep_last_batch() -> None:
@@ -144,3 +153,82 @@ def _add_model_flags(parser: argparse.ArgumentParser, words: list[str]) -> None:
     if arch in ARCH_MODEL_REGISTRY:
         group = parser.add_argument_group("Model-specific configuration")
         ARCH_MODEL_REGISTRY[arch].add_args(group)
+
+
+def rewind_before_saving_again() -> None:
+    """A checkpoint whose saving failed and was tried again is whole.
+
+    fairseq tries three times, each time behind what the last one has written (the effect is
+    pytorch#61923): the result cannot be read, takes the place of the previous checkpoint, and the
+    command goes on. Removable when fairseq rewinds the file.
+    """
+    stock = checkpoint_utils._torch_persistent_save
+    if hasattr(stock, "rewinds"):
+        return
+
+    @functools.wraps(stock)
+    def _torch_persistent_save(obj, f):
+        if isinstance(f, str) or not f.seekable():
+            return stock(obj, f)
+        start = f.tell()
+        for tries_left in (2, 1, 0):
+            try:
+                f.seek(start)
+                return torch.save(obj, f)
+            except Exception as error:
+                if not tries_left:
+                    raise
+                logger.warning("saving failed and is tried again: %s", error)
+                time.sleep(2.5)
+
+    _torch_persistent_save.rewinds = True
+    checkpoint_utils._torch_persistent_save = _torch_persistent_save
+
+
+def copy_checkpoints_whole() -> None:
+    """A disk that fills leaves the previous checkpoint_last.pt and checkpoint_best.pt as they were.
+
+    fairseq writes one checkpoint under another name and renames it, but copies it straight onto the
+    others (metaseq#53 shows what is left). Removable when it renames those too.
+    """
+    stock = PathManager.copy
+    if hasattr(stock, "renames"):
+        return
+
+    @functools.wraps(stock)
+    def copy(src_path, dst_path, overwrite=False):
+        if not overwrite or PathManager.path_requires_pathmanager(dst_path):
+            return stock(src_path, dst_path, overwrite)
+        target = os.path.realpath(dst_path)
+        try:
+            stock(src_path, target + ".tmp", overwrite=True)
+            os.replace(target + ".tmp", target)
+        except BaseException:
+            if os.path.lexists(target + ".tmp"):
+                os.remove(target + ".tmp")  # what little space it took
+            raise
+        return True
+
+    copy.renames = True
+    PathManager.copy = staticmethod(copy)
+
+
+def refuse_undecodable_input() -> None:
+    """Bytes on standard input that are not UTF-8 stop fairseq-interactive, as those in a file do.
+
+    In the locales C, POSIX and C.UTF-8, which containers have, Python hides them in lone
+    surrogates, and their words are translated as <unk> (no report found). Removable when fairseq
+    decodes its standard input strictly.
+    """
+    stock = FairseqTask.get_interactive_tokens_and_lengths
+    if hasattr(stock, "decodes_strictly"):
+        return
+
+    @functools.wraps(stock)
+    def get_interactive_tokens_and_lengths(self, lines, encode_fn):
+        for line in lines:
+            line.encode("utf-8", "surrogateescape").decode("utf-8")
+        return stock(self, lines, encode_fn)
+
+    get_interactive_tokens_and_lengths.decodes_strictly = True
+    FairseqTask.get_interactive_tokens_and_lengths = get_interactive_tokens_and_lengths
