@@ -1,0 +1,125 @@
+"""Score what fairseq-generate wrote: tokenised BLEU by fairseq-score, sacreBLEU of plain text.
+
+Leaves beside generate.txt, sorted by sentence number:
+    hypotheses.tokens, references.tokens     what fairseq-score compares
+    hypotheses.txt                           detokenised, what sacreBLEU compares with the original
+    result.json                              both scores, and how they were made
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import sacrebleu
+from corpus_files import Failure, read_lines, say, whole
+from text_steps import detokenise, split_compounds
+
+PACKAGES = ("torch", "ve-fairseq", "fairseq-fixed", "fairseq", "sacrebleu", "sacremoses")
+
+
+def numbered(generated: Path, kind: str) -> list[str]:
+    """The lines of one kind, T or H, in the order of the set: fairseq sorts by length.
+
+    The letter and a hyphen and a number: a log line can begin with the letter alone.
+    """
+    found = {}
+    for line in read_lines(generated):
+        if match := re.match(rf"{kind}-(\d+)\t", line):
+            found[int(match[1])] = line.split("\t")[-1]
+    if not found or sorted(found) != list(range(len(found))):
+        raise Failure(f"{generated} does not hold the {kind}- lines of every sentence")
+    return [found[number] for number in range(len(found))]
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    with whole([path]) as (file,):
+        file.writelines(line + "\n" for line in lines)
+    return path
+
+
+def tokenised_bleu(hypotheses: Path, references: Path) -> str:
+    """The line that fairseq-score prints."""
+    command = ["fairseq-score", "--sys", hypotheses, "--ref", references]
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    found = re.search(r"^BLEU4 = .*", result.stdout, re.MULTILINE)
+    if found is None:
+        raise Failure(f"fairseq-score failed: {result.stderr.strip().splitlines()[-1:]}")
+    return found[0]
+
+
+def plain_bleu(hypotheses: list[str], original: Path, lowercase: bool) -> tuple[float, str, str]:
+    """Score, line and signature of sacreBLEU, against the references as they were published."""
+    references = list(read_lines(original))
+    if len(references) != len(hypotheses):
+        raise Failure(f"{original} has {len(references)} sentences, not {len(hypotheses)}")
+    metric = sacrebleu.metrics.BLEU(lowercase=lowercase)
+    score = metric.corpus_score(hypotheses, [references])
+    signature = str(metric.get_signature())
+    return score.score, score.format(signature=signature), signature
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def score(args: argparse.Namespace) -> None:
+    generated = args.result / "generate.txt"
+    hypotheses, references = numbered(generated, "H"), numbered(generated, "T")
+    compared = split_compounds if args.split_compounds else str
+    files = [
+        write(args.result / f"{name}.tokens", [compared(line) for line in lines])
+        for name, lines in (("hypotheses", hypotheses), ("references", references))
+    ]
+    tokenised = tokenised_bleu(*files)
+    how = ", compounds split" if args.split_compounds else ""
+    print(f"tokenised BLEU by fairseq-score{how}, {len(hypotheses)} sentences:\n  {tokenised}")
+    plain = [detokenise(line, args.target) for line in hypotheses]
+    write(args.result / "hypotheses.txt", plain)
+    result = {
+        "sentences": len(hypotheses),
+        "tokenised_bleu": float(re.search(r"= ([\d.]+)", tokenised)[1]),
+        "compounds_split": args.split_compounds,
+        "command": (args.result / "generate.command").read_text().strip(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.platform()}, {os.cpu_count()} CPUs",
+        "versions": versions(),
+    }
+    if args.original.exists():
+        bleu, line, signature = plain_bleu(plain, args.original, args.lowercase)
+        case = ", lower-cased" if args.lowercase else ""
+        print(f"sacreBLEU of plain text against the original references{case}:\n  {line}")
+        result |= {"sacrebleu": round(bleu, 2), "signature": signature}
+    else:
+        print(f"no sacreBLEU: the original references ({args.original}) are not there")
+    write(args.result / "result.json", [json.dumps(result, indent=1, ensure_ascii=False)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("result", type=Path, help="folder of generate.txt")
+    parser.add_argument("--target", required=True, help="language of the translations")
+    parser.add_argument("--original", type=Path, required=True, help="references, never tokenised")
+    parser.add_argument("--lowercase", action="store_true", help="compare without case")
+    parser.add_argument("--split-compounds", action="store_true", help="a-b as three tokens")
+    try:
+        score(parser.parse_args())
+    except Failure as error:
+        say(f"evaluate.sh: {error}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
