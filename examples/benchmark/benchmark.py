@@ -1,0 +1,198 @@
+"""Speed and memory beside stock fairseq: interleaved, CPU time, medians and ratios.
+
+    python examples/benchmark/benchmark.py [train] [decode] [convolution] [length] [--json FILE]
+
+Random weights and words, sizes of the paper. A ratio above 1 says that ours is faster (or needs
+less memory) than fairseq's module of the same size. The two take turns in one process, so that
+whatever else the machine does meets both.
+"""
+
+import argparse
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
+
+import lite_transformer_plugin  # noqa: F401  (registers the architectures)
+from lite_transformer_plugin import build, report
+from lite_transformer_plugin.cost import Lengths
+from lite_transformer_plugin.cost.latency import Setting, measure, threads
+from lite_transformer_plugin.modules.depthwise_convolution import LightweightConvolution
+
+# name -> our architecture, dictionary entries, flags that give fairseq's transformer the same
+# embedding and FFN size and the same number of heads
+SIZES = {
+    "i320": ("lite_transformer_iwslt_de_en_320", 10_000, 320, 4),
+    "w496": ("lite_transformer_wmt_en_de_496", 32_768, 496, 8),
+}
+BATCHES = (1, 16, 64)  # sentences, for decoding
+SENTENCES = 64  # for a training step
+KERNELS = (3, 7, 15, 31)
+LENGTHS = (28, 100, 250, 500, 1000)
+PAD = 1
+
+Row = dict[str, object]
+
+
+def models(name: str) -> dict[str, torch.nn.Module]:
+    """Ours and fairseq's transformer of the same embedding and FFN size."""
+    arch, words, width, heads = SIZES[name]
+    torch.manual_seed(1)
+    flags = ["--encoder-embed-dim", width, "--encoder-ffn-embed-dim", width]
+    flags += ["--encoder-attention-heads", heads, "--decoder-attention-heads", heads]
+    ours = build.architecture(arch, words)
+    if ours.decoder.share_input_output_embed:
+        flags.append("--share-all-embeddings")
+    return {
+        "ours": ours,
+        "stock": build.architecture("transformer", words, [str(flag) for flag in flags]),
+    }
+
+
+def interleaved(works: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
+    """Median CPU milliseconds of each piece of work, after two turns of warm-up."""
+    spent = {name: [] for name in works}
+    for turn in range(turns + 2):
+        for name, work in works.items():
+            start = time.process_time()
+            work()
+            if turn >= 2:
+                spent[name].append(1000 * (time.process_time() - start))
+    return {name: statistics.median(values) for name, values in spent.items()}
+
+
+def row(what: str, ours: float, stock: float, unit: str = "ms") -> Row:
+    return {
+        "what": what,
+        "ours": round(ours, 3),
+        "stock": round(stock, 3),
+        "unit": unit,
+        "ratio": round(stock / ours, 3),
+    }
+
+
+# --- what is measured -----------------------------------------------------------------------------
+
+
+def step(model: torch.nn.Module, words: int, batch: int, length: int) -> Callable[[], None]:
+    """One training step without the optimizer: a batch padded to a third of its rows' lengths."""
+    source, target = (torch.randint(4, words, (batch, length)) for _ in range(2))
+    for i in range(batch):  # lengths as a bucketed batch has them
+        source[i, length - i % 5 :] = PAD
+    lengths = source.ne(PAD).sum(1)
+
+    def work() -> None:
+        model.zero_grad(set_to_none=True)
+        output, _ = model.train()(source, lengths, target)
+        torch.nn.functional.cross_entropy(output.flatten(0, 1), target.flatten()).backward()
+
+    return work
+
+
+def train(turns: int) -> list[Row]:
+    rows = []
+    for name, (_, words, _, _) in SIZES.items():
+        works = {who: step(m, words, SENTENCES, 28) for who, m in models(name).items()}
+        rows.append(row(f"training step, {name}", **interleaved(works, turns)))
+    return rows
+
+
+def decode(turns: int) -> list[Row]:
+    """Beam 4, exactly 25 steps."""
+    rows = []
+    for name in SIZES:
+        pair = models(name)
+        for batch in BATCHES:
+            setting = Setting(Lengths(25, 25), batch, repeats=turns, clock=time.process_time)
+            found = measure(pair, setting)
+            times = {who: found[who]["beam search"].median for who in pair}
+            rows.append(row(f"decoding, {name}, batch {batch}", **times))
+    return rows
+
+
+def convolution(turns: int, channels: int = 160, heads: int = 4, batch: int = 64) -> list[Row]:
+    """Lightweight convolution, forward and backward, against fairseq's, weight dropout off."""
+    rows = []
+    for length in (28, 100):
+        for size in KERNELS:
+            pair = {
+                "ours": LightweightConvolution(channels, size, heads, causal=False),
+                "stock": LightweightConv1dTBC(
+                    channels, size, padding_l=size // 2, num_heads=heads, weight_softmax=True
+                ),
+            }
+            x = torch.randn(length, batch, channels, requires_grad=True)
+            grad = torch.randn(length, batch, channels)
+            works = {who: lambda m=m, x=x, g=grad: m(x).backward(g) for who, m in pair.items()}
+            times = interleaved(works, 3 * turns)
+            rows.append(row(f"lightweight convolution, T {length}, K {size}", **times))
+    return rows
+
+
+def length(turns: int) -> list[Row]:
+    """Training at growing length, the number of tokens kept: time, and peak memory."""
+    rows, (_, words, _, _) = [], SIZES["w496"]
+    pair = models("w496")
+    for tokens in LENGTHS:
+        batch = max(1, 2000 // tokens)
+        works = {who: step(m, words, batch, tokens) for who, m in pair.items()}
+        rows.append(row(f"training, w496, length {tokens}", **interleaved(works, turns)))
+        peaks = {who: peak_memory(work) for who, work in works.items()}
+        rows.append(row(f"peak memory, w496, length {tokens}", **peaks, unit="MB"))
+    return rows
+
+
+def peak_memory(work: Callable[[], object]) -> float:
+    """Megabytes that the work adds at most, seen by a child process of its own."""
+    with multiprocessing.get_context("fork").Pool(1, initializer=_keep, initargs=(work,)) as pool:
+        return pool.apply(_peak)
+
+
+def _keep(work: Callable[[], object]) -> None:
+    global _work
+    _work = work
+
+
+def _peak() -> float:
+    torch.set_num_threads(1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _work()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+PARTS = {part.__name__: part for part in (train, decode, convolution, length)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all")
+    parser.add_argument("--turns", type=int, default=10, help="measured turns (default: 10)")
+    parser.add_argument("--json", help="also write the rows here, with how they were made")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"unknown part {', '.join(unknown)}: choose of {', '.join(PARTS)}")
+    report.check_outputs([args.json], args.force)
+    rows: list[Row] = []
+    with threads(1):
+        for part in args.parts or PARTS:
+            rows += PARTS[part](args.turns)
+            print(f"{part} done", file=sys.stderr)
+    print(
+        report.format_table(
+            [["", "ours", "stock", "unit", "stock / ours"]]
+            + [[str(value) for value in r.values()] for r in rows]
+        )
+    )
+    if args.json:
+        made = report.provenance(["benchmark.py", *sys.argv[1:]], seed=1)
+        report.write_json(args.json, {"provenance": made, "rows": rows}, args.force)
+
+
+if __name__ == "__main__":
+    main()
