@@ -16,7 +16,7 @@ demo: $(VENV)/current  ## train a small German-English Lite Transformer and tran
 	PATH="$(BIN):$$PATH" MINUTES="$(MINUTES)" COMPARE="$(COMPARE)" bash examples/quickstart/run.sh
 
 test: $(VENV)/current lint
-	PATH="$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	PATH="$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/current
 	$(BIN)/ruff check .

@@ -58,7 +58,9 @@ class ConvolutionBranch(nn.Module):
         self.glu = glu
         sizes = (channels, kernel_size, heads, causal, weight_softmax, weight_dropout)
         if conv_type == "dynamic":
-            self.convolution = DynamicConvolution(*sizes, q_noise, qn_block_size)
+            self.convolution = DynamicConvolution(
+                *sizes, q_noise=q_noise, qn_block_size=qn_block_size
+            )
         else:
             self.convolution = LightweightConvolution(*sizes)
         self.linear1 = linear(channels, 2 * channels if glu else channels, q_noise, qn_block_size)

@@ -143,17 +143,9 @@ class DepthwiseConvolution(nn.Module):
 class LightweightConvolution(DepthwiseConvolution):
     """Lightweight convolution: one (H, K) kernel, the same at every position (section 3)."""
 
-    def __init__(
-        self,
-        channels: int,
-        kernel_size: int,
-        heads: int,
-        causal: bool,
-        weight_softmax: bool = True,
-        weight_dropout: float = 0.0,
-    ):
-        super().__init__(channels, kernel_size, heads, causal, weight_softmax, weight_dropout)
-        self.weight = nn.Parameter(torch.empty(heads, 1, kernel_size))
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.weight = nn.Parameter(torch.empty(self.heads, 1, self.kernel_size))
         nn.init.xavier_uniform_(self.weight)
         self.register_buffer("ready_taps", None, persistent=False)
 
@@ -175,10 +167,10 @@ class LightweightConvolution(DepthwiseConvolution):
         inputs, offset = self._with_history(x, incremental_state)
         if tgt_len == 1:  # every sentence its own band of one row: the inputs need no copy
             taps = taps.repeat(bsz, 1).unsqueeze(1)
-            grouped = inputs.view(inputs.size(0), bsz * self.heads, -1).transpose(0, 1)
+            grouped = inputs.reshape(inputs.size(0), bsz * self.heads, -1).transpose(0, 1)
             return self._weigh(taps, grouped, offset).view(1, bsz, channels)
         # S x B x C -> H x S x (B * R): one band per head serves the whole batch
-        grouped = inputs.view(inputs.size(0), bsz, self.heads, -1).permute(2, 0, 1, 3)
+        grouped = inputs.reshape(inputs.size(0), bsz, self.heads, -1).permute(2, 0, 1, 3)
         grouped = grouped.reshape(self.heads, inputs.size(0), -1)
         output = self._weigh(taps.unsqueeze(1).expand(-1, tgt_len, -1), grouped, offset)
         # H x T x (B * R) -> T x B x C
@@ -187,23 +179,18 @@ class LightweightConvolution(DepthwiseConvolution):
 
 
 class DynamicConvolution(DepthwiseConvolution):
-    """Dynamic convolution: the kernel of a position is predicted from its input (section 4)."""
+    """Dynamic convolution: the kernel of a position is predicted from its input (section 4).
 
-    def __init__(
-        self,
-        channels: int,
-        kernel_size: int,
-        heads: int,
-        causal: bool,
-        weight_softmax: bool = True,
-        weight_dropout: float = 0.0,
-        q_noise: float = 0.0,
-        qn_block_size: int = 8,
-    ):
-        super().__init__(channels, kernel_size, heads, causal, weight_softmax, weight_dropout)
+    ``q_noise`` and ``qn_block_size`` are fairseq's quantisation noise for the predictor.
+    """
+
+    def __init__(self, *sizes, q_noise: float = 0.0, qn_block_size: int = 8, **options):
+        super().__init__(*sizes, **options)
         # not "weight_...": fairseq's scalar quantisation cuts ".weight" out of parameter names
         self.kernel_linear = quant_noise(
-            nn.Linear(channels, heads * kernel_size, bias=False), q_noise, qn_block_size
+            nn.Linear(self.channels, self.heads * self.kernel_size, bias=False),
+            q_noise,
+            qn_block_size,
         )
         nn.init.xavier_uniform_(self.kernel_linear.weight)
 
@@ -219,7 +206,7 @@ class DynamicConvolution(DepthwiseConvolution):
         taps = self._normalise(taps).transpose(0, 1)  # (B * H) x T x K
         inputs, offset = self._with_history(x, incremental_state)
         # S x B x C -> (B * H) x S x R
-        grouped = inputs.view(inputs.size(0), groups, -1).transpose(0, 1)
+        grouped = inputs.reshape(inputs.size(0), groups, -1).transpose(0, 1)
         output = self._weigh(taps, grouped, offset)
         # (B * H) x T x R -> T x B x C
         return output.transpose(0, 1).reshape(tgt_len, bsz, channels)
