@@ -106,8 +106,8 @@ def decode(turns: int) -> list[Row]:
     """Beam 4, exactly 25 steps."""
     rows = []
     for name in SIZES:
-        pair = models(name)
         for batch in BATCHES:
+            pair = models(name)  # anew: how weights are laid out depends on the batch
             setting = Setting(Lengths(25, 25), batch, repeats=turns, clock=time.process_time)
             found = measure(pair, setting)
             times = {who: found[who]["beam search"].median for who in pair}
