@@ -80,7 +80,7 @@ def row(what: str, ours: float, stock: float, unit: str = "ms") -> Row:
 
 
 def step(model: torch.nn.Module, words: int, batch: int, length: int) -> Callable[[], None]:
-    """One training step without the optimizer: a batch padded to a third of its rows' lengths."""
+    """One training step without the optimizer; up to four positions of a sentence are padding."""
     source, target = (torch.randint(4, words, (batch, length)) for _ in range(2))
     for i in range(batch):  # lengths as a bucketed batch has them
         source[i, length - i % 5 :] = PAD
