@@ -1,0 +1,27 @@
+# shellcheck shell=bash disable=SC2034
+# Two models of equal cost (63M Mult-Adds), small enough for a CPU; read by train.sh and evaluate.sh.
+
+declare -A sizes=([lite_transformer]="168" [transformer]="128")
+architecture() {                   # the size that costs as much is given in flags below
+  case $1 in
+    lite_transformer) echo lite_transformer_iwslt_de_en_160 ;;
+    *) echo "$1_iwslt_de_en_$2" ;;
+  esac
+}
+
+tokens_per_update=2048             # the learning rate is given on the command line, with --lr
+recipe=(
+  --encoder-embed-dim 168          # fairseq-profile --find-width 63M: 60.1M
+  --share-all-embeddings --dropout 0.1
+  --criterion label_smoothed_cross_entropy --label-smoothing 0.1
+  --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0
+  --lr-scheduler inverse_sqrt --lr 0.002 --warmup-updates 2000 --warmup-init-lr 1e-7
+  --max-update 30000 --save-interval-updates 500 --keep-interval-updates 2
+)
+baseline=(--encoder-embed-dim 128 --encoder-attention-heads 8 --decoder-attention-heads 8)
+
+target=en
+average=0                          # the best checkpoint
+search=(--beam 4 --lenpen 1)
+lowercased=0
+compounds=0
