@@ -27,7 +27,8 @@ reserve=75                                         # seconds of MINUTES for all 
 # -----------------------------------------------------------------------------------------------
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-plugin=$(cd "$here/../.." && pwd)/lite_transformer_plugin
+root=$(cd "$here/../.." && pwd)
+plugin=$root/lite_transformer_plugin
 stage='' log=''
 
 refuse() { echo "run.sh: $*" >&2; exit 2; }
@@ -57,7 +58,7 @@ ARCH=${ARCH:-lite_transformer_quickstart} WORK=${WORK:-$here/work}
 [[ $ARCH =~ ^[A-Za-z0-9_]+$ ]] || refuse "ARCH ($ARCH) must be the name of an architecture"
 
 # An environment that is already active comes first, then the one `make` builds.
-venv=$(dirname "$plugin")/.venv/bin
+venv=$root/.venv/bin
 if ! command -v fairseq-train >/dev/null && [ -x "$venv/fairseq-train" ]; then PATH=$venv:$PATH; fi
 command -v fairseq-train >/dev/null \
   || refuse "fairseq-train not found: run \`make demo\`, or activate an environment that has it"
@@ -69,6 +70,7 @@ if command -v flock >/dev/null && ! flock --nonblock 9; then
   refuse "another run is at work in $WORK"
 fi
 export PYTHONUNBUFFERED=1                          # the progress lines come when they are written
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} # score.py imports the plugin, installed or not
 
 # A small MINUTES still trains for half of it.
 budget=$(python3 -c "import sys; m = 60 * float(sys.argv[1]); print(round(max(m - $reserve, m / 2), 1))" "$MINUTES")

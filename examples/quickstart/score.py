@@ -13,26 +13,11 @@ from pathlib import Path
 
 import sacrebleu
 
+from lite_transformer_plugin.generation_output import read_lines, read_sentences
+
 SHOWN = 5
 SHOWN_WORDS = range(8, 19)  # long enough to say something, short enough for a line
 PACKAGES = ("torch", "ve-fairseq", "fairseq-fixed", "fairseq", "sacrebleu", "sentencepiece")
-
-
-def read_lines(path: Path) -> list[str]:
-    """Lines of a text, cut at line feeds only, as SentencePiece and fairseq cut them."""
-    return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-
-
-def read_hypotheses(generated: Path, expected: int) -> list[str]:
-    """The detokenised translations in the order of the test set: fairseq sorts by length."""
-    found = {}
-    for line in read_lines(generated):
-        if line.startswith("D-"):
-            number, _score, text = line.split("\t", 2)
-            found[int(number[2:])] = text
-    if sorted(found) != list(range(expected)):
-        raise SystemExit(f"score.py: {generated} has {len(found)} translations, not {expected}")
-    return [found[number] for number in range(expected)]
 
 
 def spread(references: list[str]) -> list[int]:
@@ -61,8 +46,11 @@ def write_result(path: Path, result: dict) -> None:
 
 def score(model: Path, text: Path, command: str | None) -> None:
     """Print translations and BLEU of the model folder, and write its result.json."""
-    sources, references = read_lines(text / "test.de"), read_lines(text / "test.en")
-    hypotheses = read_hypotheses(model / "generate.txt", len(references))
+    sources, references = (list(read_lines(text / f"test.{side}")) for side in ("de", "en"))
+    try:
+        hypotheses = read_sentences(model / "generate.txt", "D", len(references))
+    except ValueError as error:
+        raise SystemExit(f"score.py: {error}") from error
     schedule = json.loads((model / "schedule.json").read_text())
     metric = sacrebleu.metrics.BLEU()
     bleu = metric.corpus_score(hypotheses, [references])

@@ -16,6 +16,7 @@ from typing import TextIO
 
 BLOCK = 1 << 20  # bytes
 SECONDS_BETWEEN_LINES = 5
+START = time.monotonic()
 MISSING = (
     "{} is missing: pip install 'lite-transformer-plugin[translation]', "
     "or pip install sacremoses subword-nmt"
@@ -32,6 +33,12 @@ class Failure(Exception):
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def stage(what: str) -> None:
+    """Say what begins, and when."""
+    minutes, seconds = divmod(int(time.monotonic() - START), 60)
+    say(f"[{minutes}:{seconds:02d}] {what}")
 
 
 # --- text files -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ example=$1
 shift
 # shellcheck source-path=SCRIPTDIR source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}  # the plugin, installed or not
 
 SUBSET=${SUBSET:-test} AVERAGE=${AVERAGE:-$average} CHECKPOINT=${CHECKPOINT:-}
 one_of SUBSET "$SUBSET" test valid
@@ -53,7 +54,7 @@ if [ ! -f "$generated" ] || [ "$FORCE" = 1 ]; then
   if [ "$averaging" = 1 ] && ! [ "$CHECKPOINT" -nt "$newest" ]; then
     announce "averaging the checkpoints of the last $AVERAGE epochs"
     log=$result/average.log
-    PYTHONPATH=$root python3 -m lite_transformer_plugin.cli.average_checkpoints --force \
+    python3 -m lite_transformer_plugin.cli.average_checkpoints --force \
       --inputs "$run/checkpoints" --num-epoch-checkpoints "$AVERAGE" --output "$CHECKPOINT" \
       >"$log" 2>&1
   fi

@@ -21,21 +21,9 @@ import sacrebleu
 from corpus_files import Failure, read_lines, say, whole
 from text_steps import detokenise, split_compounds
 
+from lite_transformer_plugin.generation_output import read_sentences
+
 PACKAGES = ("torch", "ve-fairseq", "fairseq-fixed", "fairseq", "sacrebleu", "sacremoses")
-
-
-def numbered(generated: Path, kind: str) -> list[str]:
-    """The lines of one kind, T or H, in the order of the set: fairseq sorts by length.
-
-    The letter and a hyphen and a number: a log line can begin with the letter alone.
-    """
-    found = {}
-    for line in read_lines(generated):
-        if match := re.match(rf"{kind}-(\d+)\t", line):
-            found[int(match[1])] = line.split("\t")[-1]
-    if not found or sorted(found) != list(range(len(found))):
-        raise Failure(f"{generated} does not hold the {kind}- lines of every sentence")
-    return [found[number] for number in range(len(found))]
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -77,7 +65,11 @@ def versions() -> dict[str, str]:
 
 def score(args: argparse.Namespace) -> None:
     generated = args.result / "generate.txt"
-    hypotheses, references = numbered(generated, "H"), numbered(generated, "T")
+    try:
+        references = read_sentences(generated, "T")
+        hypotheses = read_sentences(generated, "H", expected=len(references))
+    except ValueError as error:
+        raise Failure(str(error)) from error
     compared = split_compounds if args.split_compounds else str
     files = [
         write(args.result / f"{name}.tokens", [compared(line) for line in lines])

@@ -18,6 +18,7 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit(MISSING.format(error.name)) from error
 
+Pair = tuple[str, str]
 LONGEST_WORD = 1000  # characters: Moses' clean-corpus-n drops a pair with a longer one
 
 # --- markup ---------------------------------------------------------------------------------------
@@ -79,6 +80,19 @@ def tokenise(sentence: str, language: str, split_dashes: bool = False) -> str:
 # --- pairs ----------------------------------------------------------------------------------------
 
 
+def to_tokens(pair: Pair, languages: Pair, steps: dict, training: bool) -> Pair:
+    """Both sides of a pair, tokenised."""
+    result = []
+    for sentence, language in zip(pair, languages, strict=True):
+        if training and steps["normalise"]:
+            sentence = normalise(sentence, language)
+        if not training and steps["straighten"]:
+            sentence = straighten(sentence)
+        tokens = tokenise(sentence, language, steps["split_dashes"])
+        result.append(tokens.lower() if steps["lowercase"] else tokens)
+    return tuple(result)
+
+
 def is_clean(source: str, target: str, shortest: int, longest: int, ratio: float) -> bool:
     """Moses' clean-corpus-n: whether both sides are of good length, by themselves and together."""
     words = [source.split(), target.split()]
@@ -86,6 +100,13 @@ def is_clean(source: str, target: str, shortest: int, longest: int, ratio: float
     if short < max(shortest, 1) or long > longest or long / short > ratio:
         return False
     return all(len(word) <= LONGEST_WORD for side in words for word in side)
+
+
+def clean(pairs: Iterable[Pair], limits: dict | None) -> Iterator[Pair]:
+    """Without the pairs that are too long, too short or too unequal; spaces made single."""
+    for pair in pairs:
+        if limits is None or is_clean(*pair, **limits):
+            yield tuple(" ".join(side.split()) for side in pair)
 
 
 def is_held_out(number: int, every: int) -> bool:

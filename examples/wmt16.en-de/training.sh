@@ -1,30 +1,10 @@
-# shellcheck shell=bash disable=SC2034
-# WMT'16 En-De: the authors' settings in today's flags; read by train.sh and evaluate.sh.
+# shellcheck shell=bash disable=SC2034,SC2154
+# WMT'16 En-De: what differs from the other WMT example; read by train.sh and evaluate.sh.
 
-declare -A sizes=(
-  [lite_transformer]="200 408 496"
-  [transformer]="128 256 320 512"
-)
-architecture() {
-  case $1.$2 in
-    transformer.512) echo transformer_wmt_en_de ;;  # fairseq's own: Transformer base
-    transformer.*) echo "transformer_wmt_$2" ;;
-    *) echo "$1_wmt_en_de_$2" ;;
-  esac
-}
-
-tokens_per_update=$((8 * 4096 * 16))  # 8 GPUs, 16 batches each
-recipe=(                              # sizes and dropout rates are in the architecture
-  --criterion label_smoothed_cross_entropy --label-smoothing 0.1
-  --optimizer adam --adam-betas '(0.9, 0.98)' --weight-decay 0 --clip-norm 0
-  --lr-scheduler cosine --lr 0.001 --min-lr 1e-9 --warmup-updates 10000 --warmup-init-lr 1e-7
-  --lr-period-updates 40000 --t-mult 1 --lr-shrink 1
-  --max-update 50000 --keep-last-epochs 20 --ddp-backend legacy_ddp
-)
-baseline=(--share-all-embeddings)
+languages=en_de
+warmup_updates=10000
+# shellcheck source-path=SCRIPTDIR source=../translation/wmt_training.sh
+source "$shared/wmt_training.sh"
 
 target=de
-average=0                             # the best checkpoint by itself
-search=(--beam 4 --lenpen 0.6)
-lowercased=0
-compounds=1                           # 1: a-b becomes three words before tokenised BLEU is counted
+compounds=1  # 1: a-b becomes three words before tokenised BLEU is counted
