@@ -7,6 +7,7 @@ import torch
 from conftest import TINY, dictionary, parse_model, stub_task
 from fairseq.checkpoint_utils import prune_state_dict
 from fairseq.models import build_model
+from fairseq.modules import MultiheadAttention
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.utils import convert_padding_direction
 from omegaconf import OmegaConf
@@ -236,9 +237,9 @@ def test_kept_layers_keep_their_kernels(build):
     assert_close(pruned.state_dict()[weight.format(1)], full.state_dict()[weight.format(3)])
 
 
-def test_cross_attention_is_fairseqs_own_and_full_width(build):
+def test_cross_attention_is_full_width(build):
     layer = build(*ARCH, "--decoder-self-attention-heads", "2").decoder.layers[0]
-    assert type(layer.encoder_attn).__name__ == "MultiheadAttention"
+    assert isinstance(layer.encoder_attn, MultiheadAttention)
     assert (layer.encoder_attn.embed_dim, layer.encoder_attn.num_heads) == (16, 4)
     assert (layer.self_attn.attention.embed_dim, layer.self_attn.num_heads) == (8, 2)
 

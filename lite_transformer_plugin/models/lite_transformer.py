@@ -13,14 +13,13 @@ from fairseq.models.transformer import (
 from torch import nn
 
 from ..modules.attention import SelfAttention, column_major
+from ..modules.output_projection import FEW_ROWS, OutputProjection
 from ..modules.transformer_layer import (
     LiteTransformerDecoderLayer,
     LiteTransformerEncoderLayer,
     wrap_layer,
 )
 from .lite_transformer_config import LiteTransformerConfig, lsra_config, to_transformer_config
-
-FEW_ROWS = 8  # sentences times beam; at 4 the other layout is faster, at 64 it is slower
 
 
 class LiteTransformerEncoder(TransformerEncoderBase):
@@ -52,14 +51,18 @@ class LiteTransformerDecoder(TransformerDecoderBase):
         )
         return wrap_layer(layer, cfg)
 
+    def build_output_projection(self, cfg, dictionary, embed_tokens):
+        super().build_output_projection(cfg, dictionary, embed_tokens)
+        if self.output_projection is not None:  # else the softmax is adaptive
+            self.output_projection = OutputProjection(self.output_projection.weight)
+
     def lay_out_for_few_rows_(self) -> None:
         """Store weights column by column, as a CPU multiplies them fastest with few rows.
 
-        Shapes and values stay. An output projection that shares the embedding gets its own copy,
-        since a look-up needs the rows.
+        Shapes and values stay; the output projection has its own way.
         """
         for module in self.modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and module is not self.output_projection:
                 weight = column_major(module.weight.detach())
                 module.weight = nn.Parameter(weight, requires_grad=False)
             elif isinstance(module, SelfAttention) and module.fused_weight is not None:

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
+from .products import similarity, weighted_sum
+
 
 def column_major(weight: Tensor) -> Tensor:
     """The same matrix, laid out as a CPU multiplies it fastest with few rows."""
@@ -83,7 +85,7 @@ class SelfAttention(MultiheadAttention):
         weights: Optional[Tensor] = None
         if need_weights or need_head_weights or tgt_len == 1:
             weights = self._weights(q, k, visible)
-            attended = torch.bmm(self.dropout_module(weights), v.flatten(0, 1))
+            attended = weighted_sum(self.dropout_module(weights), v.flatten(0, 1))
             attended = attended.view(bsz, self.num_heads, tgt_len, self.head_dim)
         else:
             dropping = self.training or self.dropout_module.apply_during_inference
@@ -99,30 +101,32 @@ class SelfAttention(MultiheadAttention):
 
     def _project(self, query: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (B, H, T, D) each."""
+        tgt_len, bsz, _ = query.size()
+        # as rows: a slice of channels is multiplied as it is, where in three dimensions each
+        # projection would copy it
+        rows = query.flatten(0, 1)
         if self.fused_weight is not None:
-            tgt_len, bsz, _ = query.size()
-            qkv = F.linear(query, self.fused_weight, self.fused_bias)
+            qkv = F.linear(rows, self.fused_weight, self.fused_bias)
             qkv = qkv.view(tgt_len, bsz, 3, self.num_heads, self.head_dim)
             q, k, v = qkv.permute(2, 1, 3, 0, 4).unbind(0)
             return q, k, v
-        query = query.contiguous()  # a slice of channels, which each projection would copy
         return (
-            self._split_heads(self.q_proj(query)),
-            self._split_heads(self.k_proj(query)),
-            self._split_heads(self.v_proj(query)),
+            self._split_heads(self.q_proj(rows), bsz),
+            self._split_heads(self.k_proj(rows), bsz),
+            self._split_heads(self.v_proj(rows), bsz),
         )
 
     def _weights(self, q: Tensor, k: Tensor, visible: Optional[Tensor]) -> Tensor:
         """Attention weights (B * H, T, S)."""
-        scores = torch.bmm((q * self.scaling).flatten(0, 1), k.flatten(0, 1).transpose(1, 2))
+        scores = similarity((q * self.scaling).flatten(0, 1), k.flatten(0, 1))
         if visible is not None:
             split = scores.view(q.size(0), q.size(1), q.size(2), -1)
             scores = split.masked_fill(~visible, float("-inf")).view(scores.size())
         return F.softmax(scores, dim=-1)
 
-    def _split_heads(self, x: Tensor) -> Tensor:
-        # T x B x C -> B x H x T x D
-        return x.view(x.size(0), x.size(1), self.num_heads, self.head_dim).permute(1, 2, 0, 3)
+    def _split_heads(self, x: Tensor, bsz: int) -> Tensor:
+        # (T * B) x C -> B x H x T x D
+        return x.view(-1, bsz, self.num_heads, self.head_dim).permute(1, 2, 0, 3)
 
     def _visible(
         self,

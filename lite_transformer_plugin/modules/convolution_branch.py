@@ -73,7 +73,8 @@ class ConvolutionBranch(nn.Module):
         incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
     ) -> Tensor:
         """x: (T, B, C); padding_mask: (B, T), true at padding; returns (T, B, C)."""
-        x = self.linear1(x)
+        # as rows: a slice of channels is multiplied without a copy
+        x = self.linear1(x.flatten(0, 1)).view(x.size(0), x.size(1), -1)
         if self.glu:
             x = F.glu(x, dim=-1)
         if padding_mask is not None:

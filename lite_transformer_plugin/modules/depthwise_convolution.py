@@ -13,6 +13,8 @@ from fairseq.modules import FairseqDropout
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
+from .products import weighted_sum
+
 
 def band_matrix(taps: Tensor) -> Tensor:
     """Lay kernel taps along the diagonal: (N, T, K) -> (N, T, T + K - 1), [n, t, t + k] = tap k.
@@ -98,7 +100,7 @@ class DepthwiseConvolution(nn.Module):
             if length > 1:
                 band = band_matrix(band)
             band = band[:, :, low - first : high - first]
-            outputs.append(torch.bmm(band, inputs[:, low:high]))
+            outputs.append(weighted_sum(band, inputs[:, low:high]))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def _with_history(
@@ -111,18 +113,27 @@ class DepthwiseConvolution(nn.Module):
             return x, 0
         assert self.causal, "only a causal convolution can be decoded step by step"
         cache = self.get_incremental_state(incremental_state, "conv_state")
-        past: Optional[Tensor] = None
+        inputs = x
         if cache is not None:
-            past = cache["inputs"]
-        inputs = x if past is None else torch.cat([past, x], dim=0)
+            past, roomy = cache["inputs"], cache["roomy"]
+            assert past is not None
+            if roomy is not None and x.size(0) == 1:
+                roomy[-1:] = x
+                inputs = roomy
+            else:
+                inputs = torch.cat([past, x], dim=0)
         kept = inputs[max(0, inputs.size(0) - self.kernel_size + 1) :]
-        self._remember(incremental_state, kept)
+        self._remember(incremental_state, kept, None)
         return inputs, inputs.size(0) - x.size(0)
 
     def _remember(
-        self, incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]], inputs: Tensor
+        self,
+        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
+        inputs: Tensor,
+        roomy: Optional[Tensor],
     ) -> None:
-        cache: Dict[str, Optional[Tensor]] = {"inputs": inputs}
+        """Keep past inputs (S, B, C); ``roomy`` holds them too, and has room for one more."""
+        cache: Dict[str, Optional[Tensor]] = {"inputs": inputs, "roomy": roomy}
         self.set_incremental_state(incremental_state, "conv_state", cache)
 
     @torch.jit.export
@@ -136,7 +147,12 @@ class DepthwiseConvolution(nn.Module):
         if cache is not None:
             past = cache["inputs"]
             assert past is not None
-            self._remember(incremental_state, past.index_select(1, new_order))
+            if past.requires_grad:
+                self._remember(incremental_state, past.index_select(1, new_order), None)
+            else:  # straight to where the next step appends to it: one copy in place of two
+                roomy = past.new_empty(past.size(0) + 1, new_order.size(0), past.size(2))
+                torch.index_select(past, 1, new_order, out=roomy[:-1])
+                self._remember(incremental_state, roomy[:-1], roomy)
         return incremental_state
 
 
@@ -148,11 +164,17 @@ class LightweightConvolution(DepthwiseConvolution):
         self.weight = nn.Parameter(torch.empty(self.heads, 1, self.kernel_size))
         nn.init.xavier_uniform_(self.weight)
         self.register_buffer("ready_taps", None, persistent=False)
+        self.register_buffer("ready_columns", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **kwargs):
         """Normalise the taps once; fairseq calls this before generation."""
         if not retain_dropout:
             self.ready_taps = self._normalise(self.weight.detach().squeeze(1))
+            self.ready_columns = self._columns(self.ready_taps)
+
+    def _columns(self, taps: Tensor) -> Tensor:
+        """Taps (H, K) of every channel: (K, 1, C)."""
+        return taps.repeat_interleave(self.channels // self.heads, dim=0).t().unsqueeze(1)
 
     def forward(
         self,
@@ -165,10 +187,11 @@ class LightweightConvolution(DepthwiseConvolution):
         if taps is None:
             taps = self._normalise(self.weight.squeeze(1))
         inputs, offset = self._with_history(x, incremental_state)
-        if tgt_len == 1:  # every sentence its own band of one row: the inputs need no copy
-            taps = taps.repeat(bsz, 1).unsqueeze(1)
-            grouped = inputs.reshape(inputs.size(0), bsz * self.heads, -1).transpose(0, 1)
-            return self._weigh(taps, grouped, offset).view(1, bsz, channels)
+        if tgt_len == 1 and self.causal:  # one output: the inputs stay as they lie
+            columns = self.ready_columns
+            if columns is None:
+                columns = self._columns(taps)
+            return (inputs * columns[-inputs.size(0) :]).sum(0, keepdim=True)
         # S x B x C -> H x S x (B * R): one band per head serves the whole batch
         grouped = inputs.reshape(inputs.size(0), bsz, self.heads, -1).permute(2, 0, 1, 3)
         grouped = grouped.reshape(self.heads, inputs.size(0), -1)

@@ -10,6 +10,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import nn
 
+from .cross_attention import CrossAttention
 from .long_short_range_attention import LongShortRangeAttention, LSRAConfig
 
 
@@ -60,6 +61,18 @@ class LiteTransformerDecoderLayer(FlatFFN, TransformerDecoderLayerBase):
 
     def build_self_attention(self, embed_dim, cfg, add_bias_kv=False, add_zero_attn=False):
         return LongShortRangeAttention(self.lsra)
+
+    def build_encoder_attention(self, embed_dim, cfg):
+        return CrossAttention(
+            embed_dim,
+            cfg.decoder.attention_heads,
+            kdim=cfg.encoder.embed_dim,
+            vdim=cfg.encoder.embed_dim,
+            dropout=cfg.attention_dropout,
+            encoder_decoder_attention=True,
+            q_noise=self.quant_noise,
+            qn_block_size=self.quant_noise_block_size,
+        )
 
 
 def wrap_layer(layer: nn.Module, cfg) -> nn.Module:
