@@ -42,27 +42,41 @@ class _Gated:
         self.gates.append(gate)
 
     def remove(self, gate: Tensor) -> None:
+        self._put_back()
         del self.gates[next(i for i, other in enumerate(self.gates) if other is gate)]
         if not self.gates:
             for hook in self.hooks:
                 hook.remove()
             del self.module.gated
 
+    def _put_back(self) -> None:
+        if self.out_proj is not None:
+            self.module.out_proj, self.out_proj = self.out_proj, None
+
     def _before(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        state = self.call.bind(*args, **kwargs).arguments.get("incremental_state")
-        if state is not None and any(gate.dim() > 1 for gate in self.gates):
-            raise ValueError(
-                "gates per sentence or per token do not work with incremental state, where beam "
-                "search changes the order of the batch: use one gate per head"
-            )
+        self._put_back()  # an interrupt from the keyboard leaves a call without _after
+        self._check(self.call.bind(*args, **kwargs).arguments)
         self.out_proj = module.out_proj
         module.out_proj = _PassThrough(module.out_proj.weight)
 
+    def _check(self, arguments: Mapping[str, Any]) -> None:
+        incremental = arguments.get("incremental_state") is not None
+        length, batch = arguments["query"].shape[:2]
+        for shape in (gate.shape for gate in self.gates if gate.dim() > 1):
+            if incremental:
+                raise ValueError(
+                    "gates per sentence or per token do not work with incremental state, where "
+                    "beam search changes the order of the batch: use one gate per head"
+                )
+            if shape[:-1] != (length, batch)[-len(shape) + 1 :]:
+                raise ValueError(
+                    f"a gate of shape {tuple(shape)} does not fit {length} positions x {batch} "
+                    f"sentences with {self.heads} heads"
+                )
+
     def _after(self, module: nn.Module, args: tuple, output: tuple | None) -> tuple | None:
-        if self.out_proj is None:
-            return None
-        module.out_proj, self.out_proj = self.out_proj, None
-        if output is None:
+        self._put_back()
+        if output is None:  # the call has failed
             return None
         x, weights = output  # T x B x (H * D)
         split = x.view(x.size(0), x.size(1), self.heads, -1)
@@ -96,10 +110,12 @@ def set_gates(model: nn.Module, gates: Mapping[Place, Tensor]) -> Callable[[], N
         gates: for each attention module, keyed by part and layer, a tensor of shape (H,) that
             works everywhere, or of shape (B, H) or (T, B, H) for teacher-forced passes. They may
             be on any device and in any precision; where they require gradients, these arrive.
-            Several gates of a module multiply.
+            Several gates of a module multiply. With activation checkpointing the backward pass
+            runs the layers again: call what is returned after it.
 
     Raises:
-        ValueError: for a place without attention and a gate of another shape.
+        ValueError: for a place without attention and a gate of another shape; later, in a pass
+            with another T or B, and for gates other than (H,) in one with incremental state.
     """
     modules = {a.place: a for a in attentions(model)}
     for (part, layer), gate in gates.items():

@@ -18,6 +18,8 @@ PARTS = {
     "D": "decoder self-attention",
 }
 Place = tuple[str, int]  # part and layer: one attention module
+# up to four digits, so that a slip in a range is an error and not a list that fills the memory
+NUMBERED = r"([^:]+):([1-9]\d{0,3}):([1-9]\d{0,3}(?:[-,][1-9]\d{0,3})*)"
 
 
 class Head(NamedTuple):
@@ -51,6 +53,19 @@ class Attention(NamedTuple):
         return tuple(Head(self.part, self.layer, head) for head in self.heads)
 
 
+def check_parts(parts: Iterable[str]) -> set[str]:
+    """The letters of parts, as a set.
+
+    Raises:
+        ValueError: naming one that is no part, and the choice there is.
+    """
+    wanted = set(parts)
+    for part in sorted(wanted - set(PARTS)):
+        choices = ", ".join(f"{letter} ({name})" for letter, name in PARTS.items())
+        raise ValueError(f"there is no part {part!r}, choose one of {choices}")
+    return wanted
+
+
 def sort_heads(heads: Iterable[Head]) -> list[Head]:
     """Without repetition; E before A before D, then by layer and head."""
     parts = list(PARTS)
@@ -75,16 +90,17 @@ def format_heads(heads: Iterable[Head]) -> str:
 
 
 def _parse_piece(piece: str) -> Iterator[Head]:
-    match = re.fullmatch(r"([^:]+):([1-9]\d*):([1-9]\d*(?:[-,][1-9]\d*)*)", piece, re.ASCII)
+    match = re.fullmatch(NUMBERED, piece, re.ASCII)
     if match is None:
         raise ValueError(
             f"{piece!r} is no head: write PART:LAYER:HEAD, counted from 1, as E:1:3, A:6:1,2 or "
             "D:2:1-4"
         )
     part, layer, numbers = match.groups()
-    if part not in PARTS:
-        choices = ", ".join(f"{letter} ({name})" for letter, name in PARTS.items())
-        raise ValueError(f"{piece!r}: there is no part {part!r}, choose one of {choices}")
+    try:
+        check_parts([part])
+    except ValueError as error:
+        raise ValueError(f"{piece!r}: {error}") from None
     for span in numbers.split(","):
         first, _, last = span.partition("-")
         if "-" in last or (last and int(last) < int(first)):
@@ -124,10 +140,11 @@ def attentions(model: nn.Module) -> list[Attention]:
         ("A", decoder, "encoder_attn"),
         ("D", decoder, "self_attn"),
     ):
-        for layer, block in enumerate(getattr(side, "layers", None) or (), start=1):
-            module = _attention_of(getattr(block, name, None))
+        layers = getattr(side, "layers", None) or ()
+        for i in range(len(layers)):  # with LayerDrop, iterating in training leaves some out
+            module = _attention_of(getattr(layers[i], name, None))
             if module is not None:
-                found.append(Attention(part, layer, module, heads_left(module)))
+                found.append(Attention(part, i + 1, module, heads_left(module)))
     return found
 
 
@@ -146,8 +163,12 @@ def heads_left(module: nn.Module) -> tuple[int, ...]:
 
 
 def list_heads(model: nn.Module, parts: Iterable[str] = tuple(PARTS)) -> list[Head]:
-    """All heads of these parts of a model, sorted."""
-    wanted = set(parts)
+    """All heads of these parts of a model, sorted.
+
+    Raises:
+        ValueError: for an unknown part.
+    """
+    wanted = check_parts(parts)
     return [head for a in attentions(model) if a.part in wanted for head in a.names()]
 
 
@@ -161,6 +182,7 @@ def check_heads(model: nn.Module, heads: Iterable[Head]) -> None:
     if not modules:
         raise ValueError(f"{type(model).__name__} has no attention heads")
     for head in heads:
+        check_parts([head.part])
         if head.place not in modules:
             layers = [layer for part, layer in modules if part == head.part]
             has = f"in layers {_ranges(layers)}" if layers else "in no layer"

@@ -1,0 +1,53 @@
+"""The benchmark at sizes of a toy: what is measured, and what is written about it."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[1] / "examples" / "benchmark" / "benchmark.py"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    spec = importlib.util.spec_from_file_location("benchmark", PATH)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "benchmark", module)  # for its child process
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "SIZES", {"w496": ("lite_transformer_wmt_en_de_200", 40, 200, 8)})
+    for name, value in dict(BATCHES=(1,), SENTENCES=2, KERNELS=(3,), LENGTHS=(28,)).items():
+        monkeypatch.setattr(module, name, value)
+    return module
+
+
+def test_models_differ_in_attention_only(benchmark):
+    pair = benchmark.models("w496")
+    assert [type(m.encoder.layers[0].fc1).__name__ for m in pair.values()] == ["Linear"] * 2
+    sizes = {m.encoder.layers[0].fc1.weight.shape for m in pair.values()}
+    assert sizes == {(200, 200)}
+    heads = {m.decoder.layers[0].encoder_attn.num_heads for m in pair.values()}
+    assert heads == {8}
+
+
+@pytest.mark.parametrize("part", ["train", "decode", "convolution", "length"])
+def test_every_part_gives_rows(benchmark, monkeypatch, tmp_path, part):
+    path = tmp_path / "rows.json"
+    words = ["benchmark.py", part, "--turns", "1", "--json", str(path)]
+    monkeypatch.setattr(benchmark.sys, "argv", words)
+    benchmark.main()
+    data = json.loads(path.read_text())
+    assert data["rows"] and data["provenance"]["command"] == words
+    for row in data["rows"]:
+        if row["unit"] == "ms":
+            assert row["ours"] > 0 and row["stock"] > 0
+            assert row["ratio"] == pytest.approx(row["stock"] / row["ours"], rel=0.01, abs=0.01)
+
+
+def test_unknown_part_is_refused(benchmark, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark.sys, "argv", ["benchmark.py", "speed"])
+    with pytest.raises(SystemExit) as stopped:
+        benchmark.main()
+    assert stopped.value.code == 2
+    assert "unknown part speed" in capsys.readouterr().err
