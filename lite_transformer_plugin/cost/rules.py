@@ -16,6 +16,7 @@ from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 from torch import nn
 
 from ..modules.depthwise_convolution import DynamicConvolution, LightweightConvolution
+from ..modules.pruned_attention import HeadlessAttention
 
 # What fairseq's models call the parts of a layer; the innermost name decides.
 PART_OF_NAME = {
@@ -130,6 +131,7 @@ RULES: dict[type, Rule] = {
     nn.Embedding: free,
     nn.LayerNorm: free,
     MultiheadAttention: attention,
+    HeadlessAttention: free,
     LightweightConvolution: convolution,
     DynamicConvolution: convolution,
     LightweightConv1dTBC: convolution,

@@ -33,6 +33,7 @@ class SelfAttention(MultiheadAttention):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        self.padding_sees_itself: bool = True
         # the three input projections as one, made for generation only
         self.register_buffer("fused_weight", None, persistent=False)
         self.register_buffer("fused_bias", None, persistent=False)
@@ -146,10 +147,10 @@ class SelfAttention(MultiheadAttention):
             visible = ones.tril(src_len - tgt_len)
         if padding is not None:
             real = ~padding.to(torch.bool)[:, None, None, :]
-            seen = real if visible is None else visible & real
-            own = torch.ones(tgt_len, src_len, dtype=torch.bool, device=q.device)
-            own = own.tril(src_len - tgt_len).triu(src_len - tgt_len)
-            visible = seen | own
+            visible = real if visible is None else visible & real
+            if self.padding_sees_itself:
+                own = torch.ones(tgt_len, src_len, dtype=torch.bool, device=q.device)
+                visible = visible | own.tril(src_len - tgt_len).triu(src_len - tgt_len)
         return visible
 
     def _extend_cache(

@@ -75,9 +75,15 @@ class LongShortRangeAttention(nn.Module):
             cfg.q_noise,
             cfg.qn_block_size,
         )
-        # what fairseq's decoder layer reads of its self-attention
-        self.num_heads = self.attention.num_heads
-        self.head_dim = self.attention.head_dim
+
+    @property
+    def num_heads(self) -> int:
+        """Read by fairseq's decoder layer, as is ``head_dim``."""
+        return self.attention.num_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.attention.head_dim
 
     def forward(
         self,

@@ -1,0 +1,189 @@
+"""`pruned`: any fairseq model without some of its attention heads (Michel et al. 2019, section 4).
+
+A checkpoint of such a model has the configuration of the model it was made from, under the same
+flat names, and three entries more: `pruned_heads` (what is gone, as "E:1:3 A:6:1,2"),
+`original_arch` (what to build before they go) and the name of this architecture. Stock commands
+with `--user-dir` alone rebuild it, and what they get is an instance of the original's class.
+"""
+
+import copy
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from fairseq.models import (
+    BaseFairseqModel,
+    build_model,
+    register_model,
+    register_model_architecture,
+)
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf, open_dict
+from torch import nn
+
+from .. import checkpoint_files
+from ..heads.names import Head, format_heads, parse_heads
+from ..heads.removal import remove_heads_, shrink_tensors
+
+ARCH = "pruned"
+DROPOUTS = {
+    "dropout": "probability of dropping a channel between the parts of a layer",
+    "attention_dropout": "probability of dropping an attention weight",
+    "activation_dropout": "probability of dropping a channel inside the FFN",
+}
+
+
+@register_model(ARCH)
+class PrunedModel(BaseFairseqModel):
+    """Builds a model without the heads that its configuration names; is never built itself."""
+
+    @classmethod
+    def add_args(cls, parser) -> None:
+        """Add the flags of ``fairseq-train --arch pruned``."""
+        parser.add_argument(
+            "--pruned-from",
+            metavar="CKPT",
+            help="checkpoint of a pruned model: its sizes and settings are taken, its weights only "
+            "with --finetune-from-model CKPT",
+        )
+        for name, help_text in DROPOUTS.items():
+            flag = f"--{name.replace('_', '-')}"
+            parser.add_argument(
+                flag, type=float, metavar="P", help=f"{help_text} (default: that of --pruned-from)"
+            )
+
+    @classmethod
+    def build_model(cls, cfg, task) -> BaseFairseqModel:
+        """The model that ``cfg`` describes: an instance of the class it had before.
+
+        Raises:
+            ValueError: if the original has not the heads that are to go.
+        """
+        original = copy.deepcopy(cfg)
+        with _writable(original):
+            entries = _entries(original)
+            heads = parse_heads(entries.pop("pruned_heads"))
+            name = entries.pop("original_arch")
+            for key in ("_name", "arch"):
+                if key in entries:
+                    entries[key] = name
+        model = build_model(original, task, from_checkpoint=True)
+        remove_heads_(model, heads)
+        return model
+
+
+@register_model_architecture(ARCH, ARCH)
+def take_settings(args) -> None:
+    """Fill in what the command line leaves open from the checkpoint that ``--pruned-from`` names.
+
+    fairseq saves the result with every checkpoint, so these need the file no more.
+
+    Raises:
+        OSError: if the file must not be read.
+        ValueError: if there is none, or its model is not pruned.
+    """
+    with _writable(args):
+        entries = _entries(args)
+        if entries.get("pruned_heads") is not None:  # a checkpoint's own configuration
+            return
+        path = _settings_from(entries)
+        settings = _entries(model_config(checkpoint_files.read(path)))
+        if settings.get("pruned_heads") is None:
+            raise ValueError(
+                f"--pruned-from {path}: this model has all its heads, fine-tune it with its own "
+                f"--arch {settings.get('_name') or settings.get('arch')}"
+            )
+        for name, value in settings.items():
+            if name not in entries and not name.startswith("_"):
+                entries[name] = copy.deepcopy(value)
+
+
+def _settings_from(entries: MutableMapping[str, Any]) -> str:
+    """The file named, or when it is gone the checkpoint from which fairseq-train goes on."""
+    path = entries.pop("pruned_from", None)
+    last = Path(entries.get("save_dir") or ".", entries.get("restore_file") or "checkpoint_last.pt")
+    if last.is_file() and not (path and Path(path).is_file()):
+        return str(last)
+    if not path:
+        raise ValueError(f"--arch {ARCH} needs --pruned-from CKPT, a checkpoint without heads")
+    return path
+
+
+# for fairseq-hydra-train, which asks the architecture when it builds the model
+ConfigStore.instance().store(
+    name=ARCH, group="model", node=dict(_name=ARCH, pruned_from=None), provider="lite"
+)
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def prune_checkpoint(
+    state: Mapping[str, Any], heads: Iterable[Head], model: nn.Module
+) -> dict[str, Any]:
+    """A checkpoint, as `checkpoint_files.read` gives it, without some heads of its model.
+
+    The optimizer's state goes, since it belongs to the old weights; everything else stays,
+    precision and shared tensors included.
+
+    Args:
+        state: is not changed.
+        model: what the checkpoint holds, as `build.checkpoint` makes it; is not changed either.
+
+    Raises:
+        ValueError: if no head is named, or one that the model has not.
+    """
+    heads = set(heads)
+    if not heads:
+        raise ValueError("no heads to remove: name at least one, as E:1:3")
+    pruned = {**state, "model": shrink_tensors(state["model"], heads, model)}
+    extra = dict(state.get("extra_state") or {})
+    for name in ("ema", "ema_fp32_params"):  # --store-ema
+        if name in extra:
+            extra[name] = shrink_tensors(extra[name], heads, model)
+            pruned["extra_state"] = extra
+    for name in ("args", "cfg"):  # the one before fairseq 0.10.1, the other since
+        if pruned.get(name) is not None:
+            pruned[name] = copy.deepcopy(pruned[name])
+            _describe_(pruned["args"] if name == "args" else pruned["cfg"]["model"], heads)
+    _drop_optimizer_(pruned)
+    return pruned
+
+
+def _describe_(cfg: Any, heads: set[Head]) -> None:
+    """Say in a model's configuration that it lacks these heads, beside those it has lost before."""
+    with _writable(cfg):
+        entries = _entries(cfg)
+        gone = parse_heads(entries.get("pruned_heads") or "")
+        entries["pruned_heads"] = format_heads([*gone, *heads])
+        if "original_arch" not in entries:
+            entries["original_arch"] = entries.get("_name") or entries["arch"]
+        for key in ("_name", "arch"):
+            if key in entries:
+                entries[key] = ARCH
+
+
+def _drop_optimizer_(state: dict[str, Any]) -> None:
+    """Leave what fairseq-train writes under --no-save-optimizer-state."""
+    state.pop("last_optimizer_state", None)
+    if "optimizer_history" in state:
+        history = [dict(entry) for entry in state["optimizer_history"]]
+        for entry in history:
+            entry.pop("optimizer", None)  # where versions of 2018 kept it
+        state["optimizer_history"] = history
+
+
+def model_config(state: Mapping[str, Any]) -> Any:
+    """What a checkpoint says about its model: a Namespace, a dict or an omegaconf container."""
+    cfg = state.get("cfg")
+    return state["args"] if cfg is None else cfg["model"]
+
+
+def _entries(cfg: Any) -> MutableMapping[str, Any]:
+    return vars(cfg) if isinstance(cfg, Namespace) else cfg
+
+
+def _writable(cfg: Any) -> AbstractContextManager:
+    return open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext()
