@@ -6,4 +6,5 @@ from . import compat
 
 compat.mend()
 
-from .models import lite_transformer, presets  # noqa: E402, F401  (registers with fairseq)
+from .models import lite_transformer, presets, pruned  # noqa: E402, F401  (registers with fairseq)
+from .tasks import prune_heads  # noqa: E402, F401

@@ -6,6 +6,7 @@ package is imported, which fairseq does before it reads data or checkpoints.
 
 import argparse
 import collections
+import dataclasses
 import functools
 import logging
 import os
@@ -21,7 +22,8 @@ from fairseq.data import data_utils
 from fairseq.distributed.utils import _TensorPlaceholder
 from fairseq.file_io import PathManager
 from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.tasks import FairseqTask
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, FairseqTask
+from omegaconf import DictConfig, open_dict
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +34,11 @@ def mend() -> None:
     allow_checkpoint_classes()
     restore_numpy_compat()
     know_own_folders()
-    show_model_flags_in_help()
+    show_flags_in_help()
     rewind_before_saving_again()
     copy_checkpoints_whole()
     refuse_undecodable_input()
+    obey_task_options()
 
 
 def keep_last_batch() -> None:
@@ -69,7 +72,7 @@ def checkpoint_classes() -> list:
 
     All of them only hold values: rebuilding one runs no code that a checkpoint could choose.
     """
-    from omegaconf import DictConfig, ListConfig, base, nodes
+    from omegaconf import ListConfig, base, nodes
 
     classes = [argparse.Namespace, DictConfig, ListConfig]
     classes += [_TensorPlaceholder]  # in what several processes send each other at a restart
@@ -125,34 +128,38 @@ def know_own_folders() -> None:
     utils.import_user_module.memo = known
 
 
-def show_model_flags_in_help() -> None:
-    """`fairseq-train --user-dir ... --arch NAME --help` lists the flags of that architecture.
+def show_flags_in_help() -> None:
+    """`fairseq-train --user-dir ... --arch NAME --task NAME --help` lists the flags of both.
 
-    fairseq prints its help before it has asked the model for flags, so none is ever shown
-    (no report found). Removable when fairseq adds them first.
+    fairseq prints its help before it has asked the model and the task for flags, so none is ever
+    shown (no report found). Removable when fairseq adds them first.
     """
     stock = options.parse_args_and_arch
-    if hasattr(stock, "shows_model_flags"):
+    if hasattr(stock, "shows_flags"):
         return
 
     @functools.wraps(stock)
     def parse_args_and_arch(parser, input_args=None, *args, **kwargs):
         words = sys.argv[1:] if input_args is None else input_args
         if "--help" in words or "-h" in words:
-            _add_model_flags(parser, words)
+            _add_flags(parser, words)
         return stock(parser, input_args, *args, **kwargs)
 
-    parse_args_and_arch.shows_model_flags = True
+    parse_args_and_arch.shows_flags = True
     options.parse_args_and_arch = parse_args_and_arch
 
 
-def _add_model_flags(parser: argparse.ArgumentParser, words: list[str]) -> None:
+def _add_flags(parser: argparse.ArgumentParser, words: list[str]) -> None:
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     finder.add_argument("--arch", "-a")
-    arch = finder.parse_known_args(words)[0].arch
-    if arch in ARCH_MODEL_REGISTRY:
+    finder.add_argument("--task")
+    found = finder.parse_known_args(words)[0]
+    if found.arch in ARCH_MODEL_REGISTRY:
         group = parser.add_argument_group("Model-specific configuration")
-        ARCH_MODEL_REGISTRY[arch].add_args(group)
+        ARCH_MODEL_REGISTRY[found.arch].add_args(group)
+    if found.task in TASK_REGISTRY:
+        group = parser.add_argument_group("Task-specific configuration")
+        TASK_REGISTRY[found.task].add_args(group)
 
 
 def rewind_before_saving_again() -> None:
@@ -232,3 +239,112 @@ def refuse_undecodable_input() -> None:
 
     get_interactive_tokens_and_lengths.decodes_strictly = True
     FairseqTask.get_interactive_tokens_and_lengths = get_interactive_tokens_and_lengths
+
+
+# --- options of tasks -----------------------------------------------------------------------------
+
+
+def obey_task_options() -> None:
+    """Options of our tasks take effect wherever they are given, or stop the command.
+
+    fairseq-validate takes task and options from the checkpoint and drops `--task NAME` and the
+    flags of that task without a word; overrides drop what the task does not know, and reach none
+    where the command line builds the task (no report found). For our tasks validation builds what
+    it is told, by flags or by overrides, and what would be dropped is an error. Removable when
+    fairseq does so for every task.
+    """
+    stock_read = checkpoint_utils.load_checkpoint_to_cpu
+    stock_load = checkpoint_utils.load_model_ensemble_and_task
+    if hasattr(stock_read, "obeys_task_options"):
+        return
+
+    @functools.wraps(stock_read)
+    def load_checkpoint_to_cpu(path, arg_overrides=None, *args, **kwargs):
+        told = arg_overrides and _flat(arg_overrides)
+        state = stock_read(path, told, *args, **kwargs)
+        if told:
+            _set_task(state["cfg"], told)
+        return state
+
+    @functools.wraps(stock_load)
+    def load_model_ensemble_and_task(filenames, arg_overrides=None, task=None, *args, **kwargs):
+        name, options = _own(_flat(arg_overrides or {}))
+        if task is not None and (name or options):
+            raise ValueError(
+                f"overrides do not reach the task of this command ({name or options[0]}): give "
+                "--task and its flags instead"
+            )
+        return stock_load(filenames, arg_overrides, task, *args, **kwargs)
+
+    load_checkpoint_to_cpu.obeys_task_options = True
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+    checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task
+
+
+def _own_tasks() -> dict[str, set[str]]:
+    """The tasks of this package, and the options that each has beside those of stock tasks."""
+    own = {}
+    for name, kind in TASK_DATACLASS_REGISTRY.items():
+        stock = next(base for base in kind.__mro__ if not _is_ours(base))
+        if stock is not kind:
+            own[name] = _fields(kind) - _fields(stock)
+    return own
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.startswith(f"{__package__}.")
+
+
+def _fields(kind: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def _own(told: dict) -> tuple[str | None, list[str]]:
+    """Which of our tasks is told, and which options of our tasks."""
+    own, name = _own_tasks(), told.get("task")
+    return (
+        name if isinstance(name, str) and name in own else None,
+        sorted(told.keys() & set().union(*own.values())),
+    )
+
+
+def _flat(overrides: dict) -> dict:
+    """{"task": {"_name": NAME, OPTION: ...}} as flags have it: {"task": NAME, OPTION: ...}."""
+    task = overrides.get("task")
+    if not isinstance(task, dict):
+        return overrides
+    rest = {key: value for key, value in overrides.items() if key != "task"}
+    named = {"task": task["_name"]} if "_name" in task else {}
+    flat = rest | {key: value for key, value in task.items() if key != "_name"} | named
+    name, options = _own(flat)
+    if name:
+        _check_known(name, task)
+    return flat if name or options else overrides
+
+
+def _check_known(name: str, task: dict) -> None:
+    unknown = sorted(task.keys() - _fields(TASK_DATACLASS_REGISTRY[name]))
+    if unknown:
+        raise ValueError(f"the task {name} has no option {unknown[0]!r}")
+
+
+def _set_task(cfg: DictConfig, told: dict) -> None:
+    """Let a checkpoint's configuration have the task and the options that are told."""
+    name, options = _own(told)
+    name, tasks = name or cfg.task._name, _own_tasks()
+    for option in options:
+        if option not in tasks.get(name, ()):
+            owner = next(task for task in tasks if option in tasks[task])
+            raise ValueError(
+                f"the checkpoint's task {name} has no option {option!r}: give it with its task, as "
+                f"--task {owner} or {{'task': {{'_name': '{owner}', ...}}}}"
+            )
+    if name in tasks and isinstance(told.get("task"), dict):
+        _check_known(name, told["task"])
+    if name in tasks and isinstance(cfg.task, DictConfig):
+        with open_dict(cfg):
+            cfg.task._name = name
+            for option in tasks[name] if options else ():  # what is told replaces all that was
+                cfg.task.pop(option, None)
+            for option in _fields(TASK_DATACLASS_REGISTRY[name]) & told.keys():
+                cfg.task[option] = told[option]

@@ -132,10 +132,57 @@ def test_a_second_copy_of_the_package_is_the_same_plugin(tmp_path, monkeypatch):
     utils.import_user_module(user_dir)
 
 
+def task_of(path: Path, load=None, **told) -> dict:
+    """The task in a checkpoint of translation, loaded with these overrides."""
+    state = {
+        "args": None,
+        "cfg": OmegaConf.create({"task": {"_name": "translation", "data": "old"}, "model": {}}),
+        "optimizer_history": [{"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}],
+        "extra_state": {"train_iterator": {}},
+    }
+    torch.save(state, path / "model.pt")
+    load = load or checkpoint_utils.load_checkpoint_to_cpu
+    return dict(load(str(path / "model.pt"), told)["cfg"]["task"])
+
+
+TOLD = {"task": "prune_heads", "mask_heads": "E:1:3"}
+SET = {"_name": "prune_heads", "mask_heads": "E:1:3"}
+
+
+def test_fairseq_still_drops_the_task_it_is_told(tmp_path):
+    """When this fails, fairseq is mended and the mend can go."""
+    stock = checkpoint_utils.load_checkpoint_to_cpu.__wrapped__
+    assert task_of(tmp_path, stock, **TOLD) == {"_name": "translation", "data": "old"}
+
+
+def test_our_task_is_built_as_told(tmp_path):
+    assert task_of(tmp_path, **TOLD) == SET | {"data": "old"}
+    assert task_of(tmp_path, **TOLD, data="new") == SET | {"data": "new"}
+    assert task_of(tmp_path, task=SET, data="new") == SET | {"data": "new"}
+    assert task_of(tmp_path, task=SET | {"data": "newer"}, data="new") == SET | {"data": "newer"}
+    assert task_of(tmp_path, task=SET, keep_heads="E:2:1") == SET | dict(
+        data="old", keep_heads="E:2:1"
+    )
+
+
+@pytest.mark.parametrize("told", [{}, {"task": "translation_lev", "noise": "no_noise"}])
+def test_other_tasks_are_those_of_the_checkpoint(tmp_path, told):
+    assert task_of(tmp_path, **told) == {"_name": "translation", "data": "old"}
+    given = {"_name": "translation_lev", "noise": "no_noise"}
+    assert task_of(tmp_path, task=given, data="new") == given | {"data": "old"}
+
+
 def test_mending_twice_changes_nothing():
-    before = data_utils.batch_by_size, options.parse_args_and_arch
+    def mended() -> tuple:
+        loading = (
+            checkpoint_utils.load_checkpoint_to_cpu,
+            checkpoint_utils.load_model_ensemble_and_task,
+        )
+        return data_utils.batch_by_size, options.parse_args_and_arch, loading
+
+    before = mended()
     compat.mend()
-    assert (data_utils.batch_by_size, options.parse_args_and_arch) == before
+    assert mended() == before
 
 
 def test_importing_is_quiet():

@@ -1,0 +1,1 @@
+"""Tasks that fairseq's commands find by `--task`."""
