@@ -177,9 +177,18 @@ def check_picture(path: str | Path) -> None:
         raise ValueError(f"{path} must end in {', '.join(PICTURES)}: that chooses its format")
 
 
+# of each format what would have the date in it: the same figure shall give the same bytes
+DATES = {".png": (), ".svg": ("Date",), ".pdf": ("CreationDate",)}
+
+
 def save_figure(figure: "Figure", path: str | Path, force: bool = False) -> None:
+    """Write a picture; written again with the same matplotlib it has the same bytes."""
+    from matplotlib import rc_context
+
     check_picture(path)
-    write_atomically(path, lambda file: figure.savefig(file, dpi=150), force)
+    undated = dict.fromkeys(DATES[Path(path).suffix.lower()])
+    with rc_context({"svg.hashsalt": "lite-transformer-plugin"}):  # else its ids are random
+        write_atomically(path, lambda f: figure.savefig(f, dpi=150, metadata=undated), force)
 
 
 def plain_ticks(panel: "Axes") -> None:

@@ -17,7 +17,9 @@ def benchmark(monkeypatch):
     monkeypatch.setitem(sys.modules, "benchmark", module)  # for its child process
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "SIZES", {"w496": ("lite_transformer_wmt_en_de_200", 40, 200, 8)})
-    for name, value in dict(BATCHES=(1,), SENTENCES=2, KERNELS=(3,), LENGTHS=(28,)).items():
+    for name, value in dict(
+        BATCHES=(1,), SENTENCES=2, KERNELS=(3,), LENGTHS=(28,), PRUNED="transformer_quickstart"
+    ).items():
         monkeypatch.setattr(module, name, value)
     return module
 
@@ -31,7 +33,7 @@ def test_models_differ_in_attention_only(benchmark):
     assert heads == {8}
 
 
-@pytest.mark.parametrize("part", ["train", "decode", "convolution", "length"])
+@pytest.mark.parametrize("part", ["train", "decode", "convolution", "length", "heads"])
 def test_every_part_gives_rows(benchmark, monkeypatch, tmp_path, part):
     path = tmp_path / "rows.json"
     words = ["benchmark.py", part, "--turns", "1", "--json", str(path)]

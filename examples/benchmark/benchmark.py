@@ -1,6 +1,6 @@
 """Speed and memory beside stock fairseq: interleaved, CPU time, medians and ratios.
 
-    python examples/benchmark/benchmark.py [train] [decode] [convolution] [length] [--json FILE]
+    python benchmark.py [train] [decode] [convolution] [length] [heads] [--json FILE]
 
 Random weights and words, sizes of the paper. A ratio above 1 says that ours is faster (or needs
 less memory) than fairseq's module of the same size. The two take turns in one process, so that
@@ -8,6 +8,7 @@ whatever else the machine does meets both.
 """
 
 import argparse
+import copy
 import multiprocessing
 import resource
 import statistics
@@ -22,6 +23,8 @@ import lite_transformer_plugin  # noqa: F401  (registers the architectures)
 from lite_transformer_plugin import build, report
 from lite_transformer_plugin.cost import Lengths
 from lite_transformer_plugin.cost.latency import Setting, measure, threads
+from lite_transformer_plugin.heads import list_heads, mask_heads
+from lite_transformer_plugin.heads.removal import remove_heads_
 from lite_transformer_plugin.modules.depthwise_convolution import LightweightConvolution
 
 # name -> our architecture, dictionary entries, flags that give fairseq's transformer the same
@@ -34,6 +37,7 @@ BATCHES = (1, 16, 64)  # sentences, for decoding
 SENTENCES = 64  # for a training step
 KERNELS = (3, 7, 15, 31)
 LENGTHS = (28, 100, 250, 500, 1000)
+PRUNED = "transformer_iwslt_de_en"  # the model that loses heads
 PAD = 1
 
 Row = dict[str, object]
@@ -134,6 +138,41 @@ def convolution(turns: int, channels: int = 160, heads: int = 4, batch: int = 64
     return rows
 
 
+def heads(turns: int) -> list[Row]:
+    """Half of the heads of every attention removed, and masked beside it; "stock" has them all."""
+    torch.manual_seed(1)
+    models = {"whole": build.architecture(PRUNED, 10_000)}
+    gone = [head for head in list_heads(models["whole"]) if head.head % 2 == 0]
+    models |= {name: copy.deepcopy(models["whole"]) for name in ("removed", "masked")}
+    remove_heads_(models["removed"], gone)
+    mask_heads(models["masked"], gone)
+    for model in models.values():
+        model.eval()
+    rows = []
+    for batch in (1, 4, 16, 64):
+        source = torch.randint(4, 10_000, (batch, 25))
+        lengths = torch.full((batch,), 25)
+        works = {
+            name: lambda m=model, s=source, n=lengths: m.encoder(s, src_lengths=n)
+            for name, model in models.items()
+        }
+        with torch.no_grad():
+            times = interleaved(works, 2 * turns)
+        rows += [
+            row(f"encoder, half of the heads {name}, batch {batch}", times[name], times["whole"])
+            for name in ("removed", "masked")
+        ]
+    for batch in (1, 16):
+        setting = Setting(Lengths(25, 25), batch, repeats=turns, clock=time.process_time)
+        found = measure(models, setting)
+        times = {name: found[name]["beam search"].median for name in models}
+        rows += [
+            row(f"decoding, half of the heads {name}, batch {batch}", times[name], times["whole"])
+            for name in ("removed", "masked")
+        ]
+    return rows
+
+
 def length(turns: int) -> list[Row]:
     """Training at growing length, the number of tokens kept: time, and peak memory."""
     rows, (_, words, _, _) = [], SIZES["w496"]
@@ -165,7 +204,7 @@ def _peak() -> float:
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
-PARTS = {part.__name__: part for part in (train, decode, convolution, length)}
+PARTS = {part.__name__: part for part in (train, decode, convolution, length, heads)}
 
 
 def main() -> None:

@@ -1,0 +1,253 @@
+"""`fairseq-prune-heads`: which heads matter, and what BLEU is left without the others.
+
+A run is a row of stages - importance, ablation, curve, saving - on one opened model. Each stage
+remembers what it has found in the results folder, and a command that was stopped goes on there.
+"""
+
+import argparse
+import hashlib
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from .. import build, checkpoint_files, report
+from ..cost import count, stored_bytes
+from ..heads import ablation, ordering, pictures
+from ..heads.curve import Point, curve
+from ..heads.names import Head, format_heads, list_heads, parse_heads
+from ..models.pruned import prune_checkpoint
+from ..results_folder import ResultsFolder, claim
+from . import guarded, processes, quiet_logs
+from .fine_tuning import fine_tuning_command
+from .prune_heads_arguments import NAME, command, parse, settings
+from .prune_heads_study import (
+    Output,
+    Study,
+    ablate,
+    importance_rows,
+    open_study,
+    open_translator_elsewhere,
+    scores_of,
+    steps,
+)
+
+
+def run(argv: Sequence[str]) -> None:
+    """The whole command."""
+    quiet()
+    args, _ = parse(argv)
+    report.new_figure(1, 1)  # pictures come last: say now if they cannot be drawn
+    claim(args.results_dir, settings(args, _digests(args)), args.force)
+    _check_saved(args)
+    processes.run_in_processes(args.processes, work, list(argv))
+
+
+def work(argv: Sequence[str]) -> None:
+    """What each process does; the first one alone writes and prints."""
+    quiet()
+    args, cfg = parse(argv)
+    folder = ResultsFolder(args.results_dir, processes.rank())
+    output = Output(folder, command(argv), args.order_seed)
+    if args.checkpoints:
+        dynamics(args, cfg, folder, output)
+        return
+    study = open_study(args, cfg, folder, args.path)
+    write_importance(study, output)
+    if args.only_importance:
+        return
+    if args.ablate:
+        write_ablation(study, output)
+    points = write_curve(study, output)
+    save(study, output, points)
+
+
+def quiet() -> None:
+    """No word of how fairseq uses hydra and torch."""
+    quiet_logs()
+    warnings.simplefilter("ignore")
+
+
+def _digests(args: argparse.Namespace) -> dict[str, str]:
+    """Checkpoints by what is in them; their names tell curves apart."""
+    found = {}
+    for path in args.checkpoints or [args.path]:
+        with open(path, "rb") as file:
+            found["/".join(Path(path).parts[-2:])] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _check_saved(args: argparse.Namespace) -> None:
+    known = ResultsFolder(args.results_dir).known("saved")
+    for share in args.save_ratio:
+        path = Path(args.results_dir) / saved_name(share)
+        if path.name not in known:
+            report.check_outputs([path], args.force)
+
+
+# --- importance -----------------------------------------------------------------------------------
+
+
+def write_importance(study: Study, output: Output) -> None:
+    rows, args = importance_rows(study), study.args
+    more = {"unit": args.importance_unit, "normalised": not args.raw_importance}
+    output.write("importance", rows, **more)
+    title = f"Importance of heads, per {args.importance_unit}"
+    output.draw("importance", pictures.heat_maps(scores_of(rows), title))
+    least = ", ".join(map(str, ordering.by_score(scores_of(rows))[:5]))
+    output.say(f"importance of {len(rows)} heads on {args.importance_subset}: least in {least}")
+
+
+# --- ablation -------------------------------------------------------------------------------------
+
+
+def write_ablation(study: Study, output: Output) -> None:
+    kind, data = study.args.ablate, study.args.compare_data
+    here = ablate(study, kind)
+    write_one_ablation(here, output, "ablation", study.cfg.dataset.gen_subset)
+    if not data:
+        return
+    there = ablate(study, kind, open_translator_elsewhere(study, data), "elsewhere")
+    write_one_ablation(there, output, "ablation-elsewhere", Path(data).name)
+    write_comparison(here, there, output, data)
+
+
+def write_one_ablation(found: ablation.Ablation, output: Output, name: str, where: str) -> None:
+    output.write(name, found.rows(), kind=found.kind, base=found.base, signature=found.signature)
+    differences = {head: result.difference for head, result in found.results.items()}
+    significant = {head for head, result in found.results.items() if result.significant}
+    title = f"BLEU {ablation.KINDS[found.kind]}, on {where}"
+    figure = pictures.heat_maps(differences, title, "BLEU", signed=True, significant=significant)
+    output.draw(name, figure)
+    output.say(ablation.format_ablation(found))
+
+
+def write_comparison(
+    here: ablation.Ablation, there: ablation.Ablation, output: Output, data: str
+) -> None:
+    """The paper's tables 5 and 6, and its figures 3 and 4."""
+    found = ablation.correlate(here, there)
+    rows = ablation.tested_elsewhere(here, there)
+    output.write("comparison", rows, **found._asdict())
+    pairs = {h: (r.difference, there.results[h].difference) for h, r in here.results.items()}
+    names, title = ("--gen-subset", "--compare-data"), f"BLEU {ablation.KINDS[here.kind]}"
+    figure = pictures.correlation(pairs, found.r, found.p, names, title)
+    output.draw("comparison", figure)
+    output.say(f"same heads on {data}: Pearson r = {found.r:.2f}, p = {found.p:.2g}")
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+def draw_curve(study: Study, output: Output) -> list[Point]:
+    shares = sorted({*study.args.ratios, *study.args.save_ratio})
+    kind = f"bleu {study.name}"
+
+    def on_result(key: str, bleu: float) -> None:
+        study.folder.remember(kind, key, bleu)
+        removed = len(parse_heads(key))
+        output.say(f"{study.name} {removed} of {len(study.heads)} heads removed: BLEU {bleu:.2f}")
+
+    found = study.folder.known(kind)
+    return curve(study.translator, study.bleu, steps(study, shares), found, on_result)
+
+
+def write_curve(study: Study, output: Output) -> list[Point]:
+    points, args = draw_curve(study, output), study.args
+    more = {"order": args.order, "parts": args.parts, "reestimated": args.reestimate}
+    rows = [point.row() for point in points]
+    output.write("curve", rows, **more, signature=study.bleu.signature)
+    series = {f"by {args.order}": [(point.share, point.bleu) for point in points]}
+    title = f"Removing heads of {', '.join(args.parts)}"
+    output.draw("curve", pictures.curves(series, title))
+    return points
+
+
+def dynamics(
+    args: argparse.Namespace, cfg: DictConfig, folder: ResultsFolder, output: Output
+) -> None:
+    """One curve for each checkpoint of a training run (the paper's section 6 and figure 5)."""
+    rows, series, signature = [], {}, ""
+    for path in args.checkpoints:
+        name = "/".join(Path(path).parts[-2:])
+        study = open_study(args, cfg, folder, path, name)
+        points = draw_curve(study, output)
+        rows += [{"checkpoint": name, **point.row()} for point in points]
+        series[Path(path).stem] = [(point.share, point.bleu) for point in points]
+        signature = study.bleu.signature
+    output.write("dynamics", rows, order=args.order, parts=args.parts, signature=signature)
+    output.draw("dynamics", pictures.dynamics(series, "Removing heads in the course of training"))
+
+
+# --- saving ---------------------------------------------------------------------------------------
+
+
+def saved_name(share: float) -> str:
+    return f"pruned-{100 * share:g}.pt"
+
+
+def save(study: Study, output: Output, points: Sequence[Point]) -> None:
+    """Checkpoints without the heads of --save-ratio, and the line that trains each on."""
+    for point in points:
+        if point.share not in study.args.save_ratio or processes.rank():
+            continue
+        path = study.folder.path(saved_name(point.share))
+        model, _ = build.checkpoint(study.path)
+        state = checkpoint_files.read(study.path)
+        pruned = prune_checkpoint(state, point.removed, model)
+        report.write_atomically(path, lambda file, p=pruned: torch.save(p, file), force=True)
+        study.folder.remember("saved", path.name, format_heads(point.removed))
+        output.say(f"{path}: {before_and_after(model, state, *build.checkpoint(path))}")
+        _warn_if_deaf(study, point.removed)
+        output.say(f"train it on: {fine_tuning_command(path, study.cfg.task.data)}")
+
+
+def before_and_after(
+    before: nn.Module, state: Mapping[str, Any], after: nn.Module, smaller: Mapping[str, Any]
+) -> str:
+    """What removal saved: heads, parameters, attention's share of them, Mult-Adds, bytes."""
+
+    def figures(model: nn.Module, state: Mapping[str, Any]) -> list[str]:
+        cost = count(model)
+        by_part = cost.parameters_by("part")
+        attention = by_part["attention"] + by_part["cross-attention"]
+        return [
+            f"{len(list_heads(model))}",
+            report.human(cost.parameters),
+            f"{100 * attention / cost.parameters:.1f} %",
+            report.human(cost.mult_adds),
+            report.human_bytes(stored_bytes(state["model"])),
+        ]
+
+    names = ("heads", "parameters", "attention's share", "Mult-Adds", "stored")
+    pairs = zip(names, figures(before, state), figures(after, smaller), strict=True)
+    return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs)
+
+
+def _warn_if_deaf(study: Study, removed: Sequence[Head]) -> None:
+    reading = set(list_heads(study.model, ["A"]))
+    if reading and reading <= set(removed):
+        print(
+            f"{NAME}: warning: no head of encoder-decoder attention is left: nothing reads the "
+            "source",
+            file=sys.stderr,
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0, or 2 after one line about what the user can mend."""
+    return guarded(NAME, run, argv)
+
+
+def cli_main() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    cli_main()

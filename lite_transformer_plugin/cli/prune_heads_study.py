@@ -1,0 +1,242 @@
+"""What the stages of `fairseq-prune-heads` share: a model, its data, and what is known of it."""
+
+import argparse
+import ast
+import copy
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, tasks, utils
+from fairseq.logging import progress_bar
+from fairseq.tasks import FairseqTask
+from omegaconf import DictConfig
+from torch import nn
+
+from .. import report
+from ..evaluation import Bleu, Comparison, Translator
+from ..heads import ablation, importance, ordering, pictures
+from ..heads.curve import removals
+from ..heads.gates import masked
+from ..heads.names import Head, format_heads, list_heads, parse_heads
+from ..results_folder import ResultsFolder
+from . import processes
+
+MAX_TOKENS = 4096  # of a batch for importance, where no flag limits it
+Scores = Mapping[Head, float]
+
+
+@dataclass
+class Output:
+    """Where rows and pictures go, and how they were made."""
+
+    folder: ResultsFolder
+    command: list[str]
+    seed: int
+
+    def write(self, name: str, rows: Sequence[Mapping[str, Any]], **more: Any) -> None:
+        """NAME.json and NAME.csv; the same bytes whenever the same command finds the same."""
+        if processes.rank():
+            return
+        made = report.provenance(self.command, self.seed)
+        del made["date"]
+        data = {"provenance": made, **more, name: list(rows)}
+        report.write_json(self.folder.path(f"{name}.json"), data, force=True)
+        report.write_csv(self.folder.path(f"{name}.csv"), rows, force=True)
+
+    def draw(self, name: str, figure: Any) -> None:
+        if not processes.rank():
+            pictures.save(figure, self.folder.path(name), force=True)
+
+    def say(self, text: str) -> None:
+        if not processes.rank():
+            print(text, flush=True)
+
+
+@dataclass
+class Study:
+    """One model with its data, and what was found about it."""
+
+    args: argparse.Namespace
+    cfg: DictConfig
+    folder: ResultsFolder
+    path: str
+    task: FairseqTask
+    model: nn.Module
+    saved_cfg: DictConfig
+    name: str = ""  # tells models of one command apart in what is remembered
+    _translator: Translator | None = field(default=None, repr=False)
+
+    @property
+    def heads(self) -> list[Head]:
+        """Those that may go."""
+        return list_heads(self.model, self.args.parts)
+
+    @property
+    def translator(self) -> Translator:
+        if self._translator is None:
+            self._translator = open_translator(self.args, self.cfg, self.task, self.model)
+        return self._translator
+
+    @property
+    def bleu(self) -> Bleu:
+        return Bleu.from_config(self.translator.references, self.cfg.scoring)
+
+    def progress(self, items: Iterable, what: str) -> Iterable:
+        return progress_bar.progress_bar(
+            items,
+            log_format=self.cfg.common.log_format or "simple",
+            log_interval=self.cfg.common.log_interval,
+            prefix=what,
+        )
+
+
+def open_study(
+    args: argparse.Namespace, cfg: DictConfig, folder: ResultsFolder, path: str, name: str = ""
+) -> Study:
+    """Load a checkpoint as fairseq-generate does.
+
+    Raises:
+        ValueError: if the model has no attention heads in these parts.
+    """
+    task = tasks.setup_task(cfg.task)
+    overrides = ast.literal_eval(cfg.common_eval.model_overrides)
+    models, saved_cfg = checkpoint_utils.load_model_ensemble([path], overrides, task)
+    model = models[0].eval()
+    if cfg.common.fp16:
+        model.half()
+    if torch.cuda.is_available() and not cfg.common.cpu:
+        model.cuda()
+    model.prepare_for_inference_(cfg)
+    if not list_heads(model, args.parts):
+        raise ValueError(f"{path}: {type(model).__name__} has no heads of {','.join(args.parts)}")
+    return Study(args, cfg, folder, path, task, model, saved_cfg, name)
+
+
+def open_translator(
+    args: argparse.Namespace, cfg: DictConfig, task: FairseqTask, model: nn.Module
+) -> Translator:
+    split = cfg.dataset.gen_subset
+    try:
+        return Translator(task, model, cfg, split, args.subset_size, cfg.common.seed)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"--gen-subset {split}: there is no such split in {cfg.task.data}"
+        ) from error
+
+
+def open_translator_elsewhere(study: Study, data: str) -> Translator:
+    """The same model on the split of another folder.
+
+    Raises:
+        ValueError: if its dictionary is another.
+    """
+    cfg = copy.deepcopy(study.cfg)
+    cfg.task.data = data
+    task = tasks.setup_task(cfg.task)
+    if task.target_dictionary != study.task.target_dictionary:
+        raise ValueError(f"--compare-data {data}: its dictionary is not that of the model")
+    return open_translator(study.args, cfg, task, study.model)
+
+
+# --- importance, ablation, order ------------------------------------------------------------------
+
+
+def importance_rows(study: Study, removed: Sequence[Head] = ()) -> list[dict[str, Any]]:
+    """The importance of every head, with some masked; measured once."""
+    kind, key = f"importance {study.name}", format_heads(removed)
+    known = study.folder.known(kind)
+    if key not in known:
+        criterion = study.task.build_criterion(study.saved_cfg.criterion).eval()
+        what = f"importance without {len(removed)} heads"
+        with masked(study.model, removed) if removed else nullcontext():
+            found = importance.measure(
+                study.model,
+                criterion.to(next(study.model.parameters()).device),
+                study.progress(samples(study), what),
+                study.args.importance_unit,
+                not study.args.raw_importance,
+            )
+        known[key] = importance.rows(found)
+        study.folder.remember(kind, key, known[key])
+    return known[key]
+
+
+def samples(study: Study) -> Iterable[Mapping[str, Any]]:
+    """This process's share of the batches: of a whole split in order, else of a shuffled one."""
+    args, cfg, split = study.args, study.cfg, study.args.importance_subset
+    if split not in study.task.datasets:
+        try:
+            study.task.load_dataset(split)
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"--importance-subset {split}: there is no such split in {cfg.task.data}"
+            ) from error
+    limits, rank, world = cfg.dataset, processes.rank(), processes.world_size()
+    unlimited = limits.max_tokens is None and limits.batch_size is None
+    batches = study.task.get_batch_iterator(
+        dataset=study.task.dataset(split),
+        max_tokens=MAX_TOKENS if unlimited else limits.max_tokens,
+        max_sentences=limits.batch_size,
+        max_positions=utils.resolve_max_positions(
+            study.task.max_positions(), study.model.max_positions()
+        ),
+        ignore_invalid_inputs=limits.skip_invalid_size_inputs_valid_test,
+        seed=cfg.common.seed,
+        num_shards=world,
+        shard_id=rank,
+        num_workers=limits.num_workers,
+    ).next_epoch_itr(shuffle=args.importance_steps is not None)
+    if args.importance_steps is not None:
+        batches.take(max(0, -(-(args.importance_steps - rank) // world)))
+    return batches
+
+
+def scores_of(rows: Iterable[Mapping[str, Any]]) -> dict[Head, float]:
+    return {parse_heads(row["head"])[0]: row["importance"] for row in rows}
+
+
+def ablate(
+    study: Study, kind: str, translator: Translator | None = None, where: str = ""
+) -> ablation.Ablation:
+    """Every head of the model, on the split or on other data."""
+    translator = translator or study.translator
+    remembered = f"{kind} {where}"
+    known = {
+        parse_heads(name)[0]: Comparison(*figures)
+        for name, figures in study.folder.known(remembered).items()
+    }
+
+    def on_result(head: Head, result: Comparison) -> None:
+        study.folder.remember(remembered, str(head), list(result))
+        print(f"{head} {kind}: BLEU {result.score:.2f} ({result.difference:+.2f})", file=sys.stderr)
+
+    bleu = Bleu.from_config(translator.references, study.cfg.scoring)
+    return ablation.ablate(translator, bleu, kind, study.args.parts, known, on_result)
+
+
+def steps(study: Study, shares: Sequence[float]) -> list[tuple[float, list[Head]]]:
+    """Which heads are gone at each share, by --order."""
+    args = study.args
+    once = None if args.reestimate else _scores(study)
+
+    def measure(removed: Sequence[Head]) -> Scores:
+        return scores_of(importance_rows(study, removed)) if once is None else once
+
+    return removals(measure, study.heads, shares, args.min_heads_per_layer)
+
+
+def _scores(study: Study) -> Scores:
+    args = study.args
+    if args.order == "norm":
+        return ordering.weight_norms(study.model)
+    if args.order == "random":
+        return ordering.random_scores(list_heads(study.model), args.order_seed)
+    if args.order == "ablation":
+        found = ablate(study, "one")
+        bleu = {head: result.score for head, result in found.results.items()}
+        return ordering.ablation_scores(bleu, found.base)
+    return scores_of(importance_rows(study))
