@@ -1,22 +1,27 @@
-"""Translations are fairseq-generate's to the last bit; BLEU and its significance are sacreBLEU's."""
+"""Translations are fairseq-generate's to the last bit; BLEU and significance are sacreBLEU's."""
 
-import multiprocessing
+import copy
 import os
+import random
 import re
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import sacrebleu
 import torch
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.sequence_generator import EnsembleModel
+from fairseq.tasks import FairseqTask
+from sacrebleu.metrics import BLEU
+from sacrebleu.significance import PairedTest
 from stock import LAST, NO_VALIDATION, generate, preprocess, train
 from test_commands import write_corpus
 
 from lite_transformer_plugin.evaluation import (
     Bleu,
+    Comparison,
     PairedBootstrap,
     Translations,
     Translator,
@@ -53,6 +58,7 @@ def config(data: Path, checkpoint: Path, *words: str):
     )
 
 
+@cache
 def load(work: Path, *words: str):
     """Task, model and configuration, as fairseq-generate has them before it translates."""
     cfg = config(work / "data", work / "saved" / LAST, *words)
@@ -91,6 +97,263 @@ def printed(work, capsys):
     return printed
 
 
-def same(found: Translations, printed: dict[str, str]) -> None:
+# --- translations ---------------------------------------------------------------------------------
+
+FLAGS = {
+    "plain": [],
+    "other search": "--lenpen 0.3 --min-len 3 --no-repeat-ngram-size 2 --prefix-size 2".split(),
+    "greedy, in other batches": "--beam 1 --batch-size 100 --max-tokens 40".split(),
+    "half precision, aligned": "--fp16 --print-alignment hard".split(),
+}
+
+
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
+def test_translations_are_those_of_generate(work, printed, flags):
+    found = translator(work, *flags).translate()
     assert len(set(found.texts)) > 5  # else a mistake in their order would not be seen
-    assert lines(found) == printed
+    assert lines(found) == printed(*flags)
+    assert not flags or found.scores != translator(work).translate().scores
+
+
+def test_translations_come_in_the_order_of_the_data_set(work):
+    opened = translator(work)
+    first = [sample["id"].tolist() for sample in opened.batches]
+    assert sum(first, []) != list(range(COUNTS["test"]))  # batches are by length
+    assert opened.numbers == opened.translate().numbers == list(range(COUNTS["test"]))
+    assert opened.references == (work / "test.en").read_text().splitlines()
+
+
+def test_texts_and_references_are_detokenised(work, printed, monkeypatch):
+    kinds = {"bpe": lambda text: text.replace(" ", "_"), "tokenizer": lambda text: text + " _"}
+    for kind, decode in kinds.items():
+        coder = SimpleNamespace(decode=decode)
+        monkeypatch.setattr(FairseqTask, f"build_{kind}", lambda self, cfg, coder=coder: coder)
+    opened = translator(work)
+    references = {f"T-{i}": text for i, text in enumerate(opened.references)}
+    found = opened.translate()
+    assert found.texts != found.tokens
+    assert lines(found) | references == printed(names="HDT")
+
+
+@pytest.mark.parametrize("heads", ["E:1:1", "A:1:2-4 D:2:3"])
+def test_masked_translations_are_those_of_generate(work, printed, heads):
+    opened = translator(work)
+    plain = opened.translate(keep_encoder=True)
+    with masked(opened.model, parse_heads(heads)):
+        found = opened.translate(keep_encoder="E" not in heads)
+    assert found.scores != plain.scores
+    assert lines(found) == printed("--task", "prune_heads", "--mask-heads", heads)
+    assert opened.translate() == plain
+
+
+# --- the encoder's output -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def encoded(work):
+    """A translator, and the sizes of the batches that its encoder has seen."""
+    opened, seen = translator(work), []
+    hook = opened.model.encoder.layers[0].register_forward_hook(
+        lambda module, inputs, output: seen.append(inputs[0].size(1))
+    )
+    yield opened, seen
+    hook.remove()
+
+
+def test_the_encoder_runs_once_where_its_output_is_kept(encoded):
+    opened, seen = encoded
+    plain = opened.translate()
+    once = len(seen)
+    assert once == len(opened.batches)
+    assert opened.translate(keep_encoder=True) == opened.translate(keep_encoder=True) == plain
+    assert len(seen) == 2 * once
+    with masked(opened.model, parse_heads("E:1:1")):
+        assert opened.translate().scores != plain.scores
+    assert len(seen) == 3 * once
+
+
+def test_no_more_is_kept_than_allowed(work):
+    def sizes(opened: Translator) -> list[int]:
+        kept = [outputs[0].values() for outputs in opened.generator.model.kept.values()]
+        return [sum(x.nbytes for tensors in values for x in tensors) for values in kept]
+
+    task, model, cfg = load(work)
+    whole = Translator(task, model, cfg, "test")
+    plain = whole.translate(keep_encoder=True)
+    assert len(sizes(whole)) == len(whole.batches)
+    for memory in (0, max(sizes(whole))):
+        opened = Translator(task, model, cfg, "test", encoder_memory=memory)
+        assert opened.translate(keep_encoder=True) == opened.translate(keep_encoder=True) == plain
+        assert (memory > 0) == (sum(sizes(opened)) > 0) and sum(sizes(opened)) <= memory
+
+
+def test_a_failed_translation_leaves_no_trace(encoded):
+    opened, seen = encoded
+    plain = opened.translate()
+
+    def fail(module, inputs):
+        if len(seen) % 2:
+            raise RuntimeError("out of memory")
+
+    hook = opened.model.decoder.layers[0].register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        opened.translate(keep_encoder=True)
+    hook.remove()
+    assert opened.translate(keep_encoder=True) == opened.translate() == plain
+
+
+def test_the_model_can_be_trained_afterwards(work):
+    opened = translator(work)
+    opened.translate(keep_encoder=True)
+    sample = opened.batches[0]
+    opened.model(**sample["net_input"])[0].sum().backward()
+    assert opened.model.decoder.embed_tokens.weight.grad.abs().sum() > 0
+
+
+# --- subsets --------------------------------------------------------------------------------------
+
+
+def test_a_subset_is_fixed_and_part_of_larger_ones():
+    assert choose(1000, 5, seed=1).tolist() == [242, 368, 452, 507, 818]  # whatever the numpy
+    small, large = (set(choose(100, size, seed=7)) for size in (10, 30))
+    assert len(small) == 10 and small < large
+    assert set(choose(100, 10, seed=8)) != small
+    assert choose(3, 10, seed=1).tolist() == [0, 1, 2]
+
+
+def test_a_subset_is_translated_as_a_split_of_its_own(work, capsys):
+    opened = translator(work, subset_size=11)
+    found, numbers = opened.translate(), choose(COUNTS["test"], 11, seed=1).tolist()
+    assert found.numbers == opened.numbers == numbers
+    for language in ("de", "en"):
+        texts = (work / f"test.{language}").read_text().splitlines()
+        (work / f"part.{language}").write_text("".join(texts[i] + "\n" for i in numbers))
+        assert language == "de" or opened.references == [texts[i] for i in numbers]
+    dictionaries = [f"--srcdict={work / 'data/dict.de.txt'}", f"--testpref={work / 'part'}"]
+    preprocess(work / "part", *dictionaries)
+    capsys.readouterr()
+    generate(work / "part", work / "saved" / LAST, *SEARCH)
+    printed = re.findall(r"^D-(\d+)\t(.*)", capsys.readouterr().out, re.MULTILINE)
+    expected = {numbers[int(i)]: text for i, text in printed}
+    rows = zip(found.numbers, found.scores, found.texts, strict=True)
+    assert {number: f"{score}\t{text}" for number, score, text in rows} == expected
+
+
+def test_bad_settings_are_one_line(work):
+    task, model, cfg = load(work)
+    with pytest.raises(ValueError, match="a subset of 0 sentences is empty"):
+        Translator(task, model, cfg, "test", subset_size=0)
+    with pytest.raises(FileNotFoundError, match="Dataset not found: nothing"):
+        Translator(task, model, cfg, "nothing")
+    cfg = copy.deepcopy(cfg)
+    cfg.generation.lm_path = "lm.pt"
+    with pytest.raises(ValueError, match="--lm-path is for fairseq-generate only"):
+        Translator(task, model, cfg, "test")
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def corpus(seed: int = 0, damage: float = 0.0) -> list[str]:
+    """Sixty sentences of numbers; some of them damaged."""
+    draw = random.Random(seed)
+    rows = [[f"w{draw.randint(0, 30)}" for _ in range(draw.randint(5, 12))] for _ in range(60)]
+    harm = random.Random(damage)
+    return [" ".join(w if harm.random() > damage else "X" for w in row) for row in rows]
+
+
+def test_bleu_is_sacrebleus():
+    references, texts = ([f"{line}, Sir." for line in corpus(damage=d)] for d in (0, 0.2))
+    assert Bleu(references).score(texts) == sacrebleu.corpus_bleu(texts, [references]).score
+    settings = dict(tokenize="none", lowercase=True)
+    tokenised = Bleu(references, **settings).score(texts)
+    assert tokenised == sacrebleu.corpus_bleu(texts, [references], **settings).score
+    assert tokenised != Bleu(references).score(texts)
+    assert "tok:13a" in Bleu(references).signature
+    assert "case:lc" in Bleu(references, **settings).signature
+
+
+def test_bleu_is_that_of_generate_when_asked_for(work, capsys):
+    words = "--scoring sacrebleu --sacrebleu-tokenizer none --sacrebleu-lowercase".split()
+    opened = translator(work, *words)
+    bleu = Bleu.from_config(opened.references, opened.cfg.scoring)
+    score = bleu.score(opened.translate().texts)
+    capsys.readouterr()
+    generate(work / "data", work / "saved" / LAST, *SEARCH, *words)
+    assert f"BLEU = {score:.2f} " in capsys.readouterr().out
+    assert "tok:none" in bleu.signature and "case:lc" in bleu.signature
+
+
+def test_other_scoring_is_sacrebleus_default():
+    default = Bleu.from_config(corpus(), SimpleNamespace(_name="bleu"))
+    assert default.score(corpus()) == pytest.approx(100)
+    assert "case:mixed" in default.signature and "tok:13a" in default.signature
+
+
+def test_bleu_needs_references():
+    for references in ([], [None, None]):
+        with pytest.raises(ValueError, match="BLEU needs references"):
+            Bleu(references)
+    characters = SimpleNamespace(_name="sacrebleu", sacrebleu_char_level=True)
+    with pytest.raises(ValueError, match="give --sacrebleu-tokenizer char instead"):
+        Bleu.from_config(corpus(), characters)
+
+
+@pytest.mark.parametrize("seed", [12345, 7])
+def test_significance_is_sacrebleus(monkeypatch, seed):
+    systems = [("base", corpus(damage=0.2)), ("a", corpus(damage=0.24)), ("b", corpus(damage=0.5))]
+    bootstrap = PairedBootstrap(Bleu(corpus()), systems[0][1], resamples=300, seed=seed)
+    found = [bootstrap.compare(texts) for _, texts in systems[1:]]
+    monkeypatch.setenv("SACREBLEU_SEED", str(seed))
+    signatures, scores = PairedTest(systems, {"BLEU": BLEU()}, [corpus()], "bs", 300)()
+    base, *others = scores["BLEU"]
+    assert bootstrap.base == base.score
+    expected = [Comparison(s.score, s.score - base.score, s.p_value) for s in others]
+    assert found == expected == [bootstrap.compare(texts) for _, texts in systems[1:]]
+    assert bootstrap.signature == str(signatures["BLEU"])
+    assert [result.significant for result in found] == [False, True]
+
+
+def test_equal_texts_do_not_differ_significantly():
+    bootstrap = PairedBootstrap(Bleu(corpus()), corpus(damage=0.2), resamples=100)
+    same = bootstrap.compare(corpus(damage=0.2))
+    assert (same.difference, same.p, same.significant) == (0.0, 1.0, False)
+    lowercase = PairedBootstrap(Bleu(corpus(), lowercase=True), corpus(damage=0.2), resamples=100)
+    assert lowercase.compare([text.lower() for text in corpus(damage=0.2)]).p == 1.0
+
+
+def test_sacrebleu_is_left_as_it_was(monkeypatch, caplog):
+    monkeypatch.setenv("SACREBLEU_SEED", "3")
+    caplog.set_level("INFO")
+    bootstrap = PairedBootstrap(Bleu(corpus()), corpus(damage=0.2), resamples=10)
+    bootstrap.compare(corpus(damage=0.3))
+    assert os.environ["SACREBLEU_SEED"] == "3" and not caplog.records
+    monkeypatch.delenv("SACREBLEU_SEED")
+    PairedBootstrap(Bleu(corpus()), corpus(), resamples=10)
+    assert "SACREBLEU_SEED" not in os.environ
+    with pytest.raises(ValueError, match=r"the seed of the resamples \(0\) must be at least 1"):
+        PairedBootstrap(Bleu(corpus()), corpus(), seed=0)
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def test_work_is_shared(monkeypatch):
+    """Seven pieces of work on each of three processes in turn, and none twice."""
+    assert share("abc", str.upper) == ["A", "B", "C"]
+    sent: dict[int, list[str]] = {}
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+
+    def gather(parts, mine):
+        sent[torch.distributed.get_rank()] = mine
+        parts[:] = [sent.get(rank) or [] for rank in range(3)]
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    for rank in (2, 1):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        with pytest.raises(IndexError):  # the others have sent nothing yet
+            share("abcdefg", str.upper)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    assert share("abcdefg", str.upper) == list("ABCDEFG")
+    assert sent == {0: ["A", "D", "G"], 1: ["B", "E"], 2: ["C", "F"]}

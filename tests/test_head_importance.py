@@ -124,10 +124,10 @@ def importance_of(model, kind: str, samples=None, unit: str = "sentence", **how)
     return measure(model, CRITERIA[kind], samples, unit, **how).scores
 
 
-def assert_same(actual: dict, expected: dict, tolerance: float = 1e-6) -> None:
+def assert_same(actual: dict, expected: dict, rtol: float = 1e-6, atol: float = 1e-7) -> None:
     assert list(actual) == list(expected)
     values = [torch.tensor(list(x.values()), dtype=torch.double) for x in (actual, expected)]
-    assert_close(*values, rtol=tolerance, atol=tolerance)
+    assert_close(*values, rtol=rtol, atol=atol)
 
 
 # --- the definition -------------------------------------------------------------------------------
@@ -394,7 +394,9 @@ def test_half_precision(kind, dtype):
     for unit in UNITS:
         expected = importance_of(model_of(kind), kind, unit=unit, normalise=True)
         model = model_of(kind, dtype=dtype)
-        assert_same(importance_of(model, kind, unit=unit, normalise=True), expected, tolerance)
+        assert_same(
+            importance_of(model, kind, unit=unit, normalise=True), expected, tolerance, tolerance
+        )
 
 
 class Scaled(LabelSmoothedCrossEntropyCriterion):
@@ -412,7 +414,7 @@ def test_float16_gradients_neither_vanish_nor_overflow(factor):
     criterion.factor = factor
     model = model_of("transformer", dtype=torch.half)
     found = measure(model, criterion, batches_of("transformer", 3), normalise=False).scores
-    assert_same({head: score / factor for head, score in found.items()}, expected, 0.02)
+    assert_same({head: score / factor for head, score in found.items()}, expected, 0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.half, torch.float])

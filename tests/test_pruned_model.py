@@ -16,7 +16,7 @@ from stock import LAST, NO_VALIDATION, PLUGIN, call, generate, interactive, make
 from test_commands import TRAIN
 from test_head_names import size
 from test_head_removal import old_names
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lite_transformer_plugin import build, checkpoint_files
@@ -34,6 +34,7 @@ MODELS = {
     "bart": ("bart_base", size(2, 4)),
 }
 FORMATS = [*MODELS, "legacy"]  # the last one as fairseq wrote a transformer in 2018
+MASKS = ["--task", "prune_heads", "--mask-heads", HEADS]
 OPTIMIZER = ["--adam-betas", "(0.9, 0.98)", "--lr-scheduler", "inverse_sqrt", "--warmup-updates=9"]
 QUICK = [NO_VALIDATION, "--num-workers=0"]
 
@@ -52,12 +53,20 @@ def trained(data) -> dict[str, Path]:
         how = ["--arch", arch, "--share-all-embeddings", *sizes, *TRAIN[9:], *OPTIMIZER]
         train(data, data / kind, "--max-update", 1, *QUICK, how=how)
         paths[kind] = data / f"{kind}.pt"
-        model, _ = build.checkpoint(data / kind / LAST)
-        state = checkpoint_files.read(data / kind / LAST)
-        torch.save(state | {"model": randomise(model).state_dict()}, paths[kind])
+        model, state = randomised(data / kind / LAST)
+        torch.save(state | {"model": model.state_dict()}, paths[kind])
     paths["legacy"] = data / "legacy.pt"
     torch.save(as_legacy(torch.load(paths["transformer"])), paths["legacy"])
     return paths
+
+
+def randomised(path: Path) -> tuple[nn.Module, dict]:
+    """A model in which attention has a say, and its checkpoint with the weights it had."""
+    model = randomise(build.checkpoint(path)[0])
+    for name, parameter in model.named_parameters():
+        if name.endswith("out_proj.weight"):
+            parameter.data *= 5
+    return model, checkpoint_files.read(path)
 
 
 def as_legacy(state: dict) -> dict:
@@ -202,14 +211,11 @@ def test_bad_heads(heads, message, pruned):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_stock_commands_see_the_masked_model(kind, data, trained, pruned, capsys, tmp_path):
-    masks = ["--task", "prune_heads", "--mask-heads", HEADS]
+def test_generation_sees_the_masked_model(kind, data, trained, pruned, capsys, tmp_path):
     texts, scores = hypotheses(capsys, data, pruned[kind])
-    expected_texts, expected_scores = hypotheses(capsys, data, trained[kind], *masks)
+    expected_texts, expected_scores = hypotheses(capsys, data, trained[kind], *MASKS)
     assert texts == expected_texts and len(texts) == 7
     assert_close(scores, expected_scores, rtol=0, atol=2e-4)  # four digits are printed
-    whole = hypotheses(capsys, data, trained[kind])[1]
-    assert len(whole) != len(scores) or (whole - scores).abs().max() > 0.01
     source = tmp_path / "source"
     source.write_text("a b c\nb a\n")
     interactive(data, pruned[kind], "--input", source)
@@ -217,15 +223,22 @@ def test_stock_commands_see_the_masked_model(kind, data, trained, pruned, capsys
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_validation(kind, data, trained, pruned, capsys):
+def test_validation_sees_the_masked_model(kind, data, trained, pruned, capsys):
     def loss(path: Path, *task) -> float:
         words = ["--cpu", "--batch-size", 4, "--num-workers", 0, "--log-format", "json"]
         call("validate", data, "--user-dir", PLUGIN, "--path", path, *task, *words)
         return float(re.findall(r'"valid_loss": "(\S+)"', capsys.readouterr().out)[-1])
 
-    expected = loss(trained[kind], "--task", "prune_heads", "--mask-heads", HEADS)
+    expected = loss(trained[kind], *MASKS)
     assert loss(pruned[kind], "--task", "translation") == pytest.approx(expected, abs=0.002)
-    assert abs(loss(trained[kind], "--task", "translation") - expected) > 0.01
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_masks_of_these_tests_change_much(kind, trained, pruned):
+    source, target = torch.tensor([[5, 6, 7, 8, 2]]), torch.tensor([[2, 9, 8, 7]])
+    whole, less = (build.checkpoint(paths[kind])[0].eval() for paths in (trained, pruned))
+    logits, fewer = (model(source, torch.tensor([5]), target)[0] for model in (whole, less))
+    assert (logits - fewer).abs().mean() > 0.1
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -247,7 +260,7 @@ def test_overrides_reach_the_original(kind, data, pruned):
 # --- training -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", MODELS)
 def test_the_printed_line_trains_on_and_resumes(kind, data, pruned, caplog, capsys):
     """Its checkpoints need no other file."""
     start = prune(pruned[kind], "D:2:1", f"start-{kind}.pt")
@@ -258,16 +271,13 @@ def test_the_printed_line_trains_on_and_resumes(kind, data, pruned, caplog, caps
     assert command == "fairseq-train"
     call("train", *words, "--max-update", 2)
     assert any("loading pretrained model from" in r.message for r in caplog.records)
+    start.unlink()
     before = torch.load(saved / LAST)
     call("train", *words, "--max-update", 3)
-    start.unlink()
     after = torch.load(saved / LAST)
     assert [state["optimizer_history"][-1]["num_updates"] for state in (before, after)] == [2, 3]
     assert entries(after["cfg"]["model"])["pruned_heads"] == f"{HEADS} D:2:1"
-    assert entries(after["cfg"]["model"]).get("pruned_from") is None
     assert len(hypotheses(capsys, data, saved / LAST)[0]) == 7
-    call("train", *words, "--max-update", 4)  # the file is gone by now
-    assert torch.load(saved / LAST)["optimizer_history"][-1]["num_updates"] == 4
     model, _ = build.checkpoint(prune(saved / LAST, "D:2:3"))
     assert [str(head) for head in list_heads(model, "D")] == ["D:1:4", "D:2:2", "D:2:4"]
 

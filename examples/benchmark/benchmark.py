@@ -28,7 +28,7 @@ from lite_transformer_plugin.heads.removal import remove_heads_
 from lite_transformer_plugin.modules.depthwise_convolution import LightweightConvolution
 
 # name -> our architecture, dictionary entries, flags that give fairseq's transformer the same
-# embedding and FFN size and the same number of heads
+# embedding and FFN size and the same number of heads; its dropout is ours
 SIZES = {
     "i320": ("lite_transformer_iwslt_de_en_320", 10_000, 320, 4),
     "w496": ("lite_transformer_wmt_en_de_496", 32_768, 496, 8),
@@ -49,6 +49,9 @@ def models(name: str) -> dict[str, torch.nn.Module]:
     torch.manual_seed(1)
     flags = ["--encoder-embed-dim", width, "--encoder-ffn-embed-dim", width]
     flags += ["--encoder-attention-heads", heads, "--decoder-attention-heads", heads]
+    args = build.arguments(arch)
+    for rate in ("dropout", "attention_dropout"):
+        flags += [f"--{rate.replace('_', '-')}", getattr(args, rate)]
     ours = build.architecture(arch, words)
     if ours.decoder.share_input_output_embed:
         flags.append("--share-all-embeddings")

@@ -122,7 +122,8 @@ def write_one_ablation(found: ablation.Ablation, output: Output, name: str, wher
     differences = {head: result.difference for head, result in found.results.items()}
     significant = {head for head, result in found.results.items() if result.significant}
     title = f"BLEU {ablation.KINDS[found.kind]}, on {where}"
-    figure = pictures.heat_maps(differences, title, "BLEU", signed=True, significant=significant)
+    label = "difference in BLEU (points)"
+    figure = pictures.heat_maps(differences, title, label, signed=True, significant=significant)
     output.draw(name, figure)
     output.say(ablation.format_ablation(found))
 
@@ -145,7 +146,9 @@ def write_comparison(
 
 
 def draw_curve(study: Study, output: Output) -> list[Point]:
-    shares = sorted({*study.args.ratios, *study.args.save_ratio})
+    shares = {*study.args.ratios, *study.args.save_ratio}
+    if study.args.checkpoints:
+        shares.add(0.0)  # what each is compared with
     kind = f"bleu {study.name}"
 
     def on_result(key: str, bleu: float) -> None:
@@ -162,9 +165,10 @@ def write_curve(study: Study, output: Output) -> list[Point]:
     more = {"order": args.order, "parts": args.parts, "reestimated": args.reestimate}
     rows = [point.row() for point in points]
     output.write("curve", rows, **more, signature=study.bleu.signature)
-    series = {f"by {args.order}": [(point.share, point.bleu) for point in points]}
-    title = f"Removing heads of {', '.join(args.parts)}"
-    output.draw("curve", pictures.curves(series, title))
+    series = {args.order: [(point.share, point.bleu) for point in points]}
+    title = f"Removing heads of {', '.join(args.parts)} by {args.order}"
+    unpruned = points[0].bleu if points[0].share == 0 else None
+    output.draw("curve", pictures.curves(series, title, unpruned))
     return points
 
 
@@ -178,7 +182,7 @@ def dynamics(
         study = open_study(args, cfg, folder, path, name)
         points = draw_curve(study, output)
         rows += [{"checkpoint": name, **point.row()} for point in points]
-        series[Path(path).stem] = [(point.share, point.bleu) for point in points]
+        series[name] = [(point.share, point.bleu) for point in points]
         signature = study.bleu.signature
     output.write("dynamics", rows, order=args.order, parts=args.parts, signature=signature)
     output.draw("dynamics", pictures.dynamics(series, "Removing heads in the course of training"))

@@ -11,6 +11,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .names import Head, Place, attentions, check_heads
@@ -20,9 +21,10 @@ class _Gated:
     """The gates of one attention module, installed while there are any.
 
     fairseq's attention takes one of two ways: either it calls ``out_proj``, or it hands the raw
-    weights to torch, where no hook is asked. So for the time of one call something that passes the
-    heads' outputs through stands in for ``out_proj``, whatever way is taken, and with gates of one
-    the result is the same to the last bit.
+    weights to torch, where no hook is asked. So for the time of one call something stands in for
+    ``out_proj``, whatever way is taken: a projection whose columns are scaled or, for gates that
+    differ from sentence to sentence, something that passes the heads' outputs through. With gates
+    of one the result is the same to the last bit.
     """
 
     def __init__(self, module: nn.Module, heads: int):
@@ -57,7 +59,10 @@ class _Gated:
         self._put_back()  # an interrupt from the keyboard leaves a call without _after
         self._check(self.call.bind(*args, **kwargs).arguments)
         self.out_proj = module.out_proj
-        module.out_proj = _PassThrough(module.out_proj.weight)
+        if all(gate.dim() == 1 for gate in self.gates):
+            module.out_proj = _Scaled(module.out_proj, self.gates)
+        else:
+            module.out_proj = _PassThrough(module.out_proj.weight)
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
         incremental = arguments.get("incremental_state") is not None
@@ -75,14 +80,31 @@ class _Gated:
                 )
 
     def _after(self, module: nn.Module, args: tuple, output: tuple | None) -> tuple | None:
+        scaled = isinstance(module.out_proj, _Scaled)
         self._put_back()
-        if output is None:  # the call has failed
+        if output is None or scaled:  # the call has failed, or all is done
             return None
         x, weights = output  # T x B x (H * D)
         split = x.view(x.size(0), x.size(1), self.heads, -1)
         for gate in self.gates:  # H, B x H or T x B x H: the dimensions in front are broadcast
             split = split * gate.to(x).unsqueeze(-1)
         return module.out_proj(split.view(x.size())), weights
+
+
+class _Scaled(nn.Module):
+    """An output projection whose columns are scaled, which is cheaper than scaling its inputs."""
+
+    def __init__(self, out_proj: nn.Module, gates: Iterable[Tensor]):
+        super().__init__()
+        weight = out_proj.weight  # C x (H * D)
+        split = weight.view(weight.size(0), len(next(iter(gates))), -1)
+        for gate in gates:
+            split = split * gate.to(weight).unsqueeze(-1)
+        self.weight = split.view(weight.size())
+        self.bias = out_proj.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
 
 
 class _PassThrough(nn.Module):

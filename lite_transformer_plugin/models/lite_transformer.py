@@ -3,6 +3,7 @@
 from argparse import SUPPRESS, BooleanOptionalAction
 from dataclasses import fields
 
+import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import (
@@ -13,7 +14,7 @@ from fairseq.models.transformer import (
 from torch import nn
 
 from ..modules.attention import SelfAttention, column_major
-from ..modules.output_projection import FEW_ROWS, OutputProjection
+from ..modules.output_projection import FEW_ROWS, word_scores
 from ..modules.transformer_layer import (
     LiteTransformerDecoderLayer,
     LiteTransformerEncoderLayer,
@@ -42,6 +43,7 @@ class LiteTransformerDecoder(TransformerDecoderBase):
     def __init__(self, cfg, dictionary, embed_tokens, **kwargs):
         self.layers_built = 0
         super().__init__(cfg, dictionary, embed_tokens, **kwargs)
+        self.generating = False
 
     def build_decoder_layer(self, cfg, no_encoder_attn=False):
         lsra = lsra_config(cfg, "decoder", self.layers_built)
@@ -51,10 +53,18 @@ class LiteTransformerDecoder(TransformerDecoderBase):
         )
         return wrap_layer(layer, cfg)
 
-    def build_output_projection(self, cfg, dictionary, embed_tokens):
-        super().build_output_projection(cfg, dictionary, embed_tokens)
-        if self.output_projection is not None:  # else the softmax is adaptive
-            self.output_projection = OutputProjection(self.output_projection.weight)
+    def make_generation_fast_(self, **kwargs):
+        """fairseq calls this before generation."""
+        self.generating = True
+
+    def output_layer(self, features):
+        """Scores of all words; while generating on a CPU, by a faster product."""
+        if self.adaptive_softmax is not None:
+            return features
+        quick = self.generating and not torch.is_grad_enabled() and features.device.type == "cpu"
+        if quick:
+            return word_scores(features, self.output_projection.weight)
+        return self.output_projection(features)
 
     def lay_out_for_few_rows_(self) -> None:
         """Store weights column by column, as a CPU multiplies them fastest with few rows.

@@ -56,6 +56,7 @@ class HeadlessAttention(nn.Module):
         self.num_heads: int = 0
         self.embed_dim: int = 0
         self.head_dim: int = attention.head_dim
+        self.beam_size: int = 1
         self.heads_left: Tuple[int, ...] = ()
 
     def forward(
@@ -75,7 +76,8 @@ class HeadlessAttention(nn.Module):
 
         Weights are equal over all positions of ``key`` that may be seen, so that what reads them,
         as fairseq's alignments do, finds a distribution that prefers nothing: (B, T, S), or
-        (1, B, T, S) with ``need_head_weights``.
+        (1, B, T, S) with ``need_head_weights``. In BART's beam search padding is seen, too: the
+        mask is that of all sentences then, also of those that are finished.
         """
         tgt_len, bsz, _ = query.size()
         bias = self.out_proj.bias
@@ -89,15 +91,15 @@ class HeadlessAttention(nn.Module):
         scores = query.new_zeros(bsz, tgt_len, src_len)
         if attn_mask is not None:
             scores = scores + attn_mask
-        if key_padding_mask is not None:  # in beam search it may be that of the sentences
-            padding = key_padding_mask.to(torch.bool)
-            padding = padding.repeat_interleave(bsz // padding.size(0), dim=0)
-            scores = scores.masked_fill(padding.unsqueeze(1), float("-inf"))
+        if key_padding_mask is not None and self.beam_size == 1:
+            padding = key_padding_mask.to(torch.bool).unsqueeze(1)
+            scores = scores.masked_fill(padding, float("-inf"))
         weights = F.softmax(scores, dim=-1)
         return output, weights.unsqueeze(0) if need_head_weights else weights
 
     def set_beam_size(self, beam_size: int):
-        """Nothing here depends on it."""
+        """Called when keys are those of sentences, and queries those of their beams."""
+        self.beam_size = beam_size
 
     def reorder_incremental_state(
         self,

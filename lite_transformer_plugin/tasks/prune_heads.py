@@ -159,8 +159,9 @@ def heads_to_mask(cfg: PruneHeadsConfig, model: nn.Module) -> list[Head]:
 
 
 def _least_important(cfg: PruneHeadsConfig, model: nn.Module) -> list[Head]:
+    rows = read_importance(cfg.head_importance)
     try:
-        scores = read_rows(read_importance(cfg.head_importance), model)
+        scores = read_rows(rows, model)
     except ValueError as error:
         raise ValueError(f"--head-importance {cfg.head_importance}: {error}") from error
     order = by_score(scores, _parts(cfg))
