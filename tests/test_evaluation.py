@@ -34,10 +34,8 @@ COUNTS = {"train": 120, "valid": 30, "test": 27}
 SEARCH = ["--beam", "3", "--max-len-b", "10", "--batch-size", "8", "--cpu", "--num-workers", "0"]
 
 
-@pytest.fixture(scope="module")
-def work(tmp_path_factory) -> Path:
+def make_work(folder: Path) -> Path:
     """data/, and saved/checkpoint_last.pt, whose heads matter."""
-    folder = tmp_path_factory.mktemp("evaluation")
     for seed, (name, count) in enumerate(COUNTS.items()):
         write_corpus(folder, name, count, seed)
     preprocess(folder / "data", *(f"--{name}pref={folder / name}" for name in COUNTS))
@@ -48,6 +46,11 @@ def work(tmp_path_factory) -> Path:
             weight.mul_(4)
     torch.save(state, folder / "saved" / LAST)
     return folder
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    return make_work(tmp_path_factory.mktemp("evaluation"))
 
 
 def config(data: Path, checkpoint: Path, *words: str):

@@ -7,17 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_evaluation import COUNTS, translator, work  # noqa: F401  (a fixture)
+from test_evaluation import COUNTS, make_work, translator
 
 from lite_transformer_plugin.evaluation import Bleu, Comparison, PairedBootstrap, Translations
 from lite_transformer_plugin.heads import Head, attentions, format_heads, masked, parse_heads
-from lite_transformer_plugin.heads.ablation import (
-    Ablation,
-    ablate,
-    correlate,
-    format_ablation,
-    tested_elsewhere,
-)
+from lite_transformer_plugin.heads.ablation import Ablation, ablate, correlate, format_ablation
+from lite_transformer_plugin.heads.ablation import tested_elsewhere as elsewhere  # it is no test
 from lite_transformer_plugin.report import format_csv
 
 SENTENCES = 50
@@ -263,7 +258,7 @@ def test_the_p_value_is_students():
 def test_heads_chosen_on_one_set_are_tested_on_the_other():
     chosen = ablation("all-but-one", DIFFERENCES)
     there = {"E:1:1": 1.0, "E:1:2": -3.0, "E:2:2": -0.75, "A:1:1": -14.0, "A:1:2": -2.0}
-    rows = tested_elsewhere(chosen, ablation("all-but-one", there, {"E:1:2": 0.001}))
+    rows = elsewhere(chosen, ablation("all-but-one", there, {"E:1:2": 0.001}))
     assert rows == [
         dict(head="E:1:2", bleu=27.0, difference=-3.0, p=0.001, difference_where_chosen=0.25),
         dict(head="E:2:2", bleu=29.25, difference=-0.75, p=0.5, difference_where_chosen=-0.5),
@@ -274,7 +269,7 @@ def test_heads_chosen_on_one_set_are_tested_on_the_other():
 def test_sets_must_fit_together():
     one, fewer = ablation("one", DIFFERENCES), ablation("one", {"E:1:1": 0.0})
     for pair in ((one, fewer), (one, ablation("all-but-one", DIFFERENCES))):
-        for compare in (correlate, tested_elsewhere):
+        for compare in (correlate, elsewhere):
             with pytest.raises(ValueError, match="of different kinds or of different heads"):
                 compare(*pair)
     flat = ablation("one", dict.fromkeys(DIFFERENCES, 0.0))
@@ -286,7 +281,12 @@ def test_sets_must_fit_together():
 # --- a real model, one process and two ------------------------------------------------------------
 
 
-def ablate_real(work: Path, rank: int | None = None, address: str = "") -> tuple[Ablation, list]:  # noqa: F811
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    return make_work(tmp_path_factory.mktemp("ablation"))
+
+
+def ablate_real(work: Path, rank: int | None = None, address: str = "") -> tuple[Ablation, list]:
     if rank is not None:
         torch.distributed.init_process_group("gloo", address, rank=rank, world_size=2)
     opened, mine = translator(work), []
@@ -294,13 +294,13 @@ def ablate_real(work: Path, rank: int | None = None, address: str = "") -> tuple
     return found, mine
 
 
-def other_process(_, work: Path, address: str, file: Path) -> None:  # noqa: F811
+def other_process(_, work: Path, address: str, file: Path) -> None:
     torch.set_num_threads(1)
     found, mine = ablate_real(work, 1, address)
     torch.save((found.rows(), mine), file)
 
 
-def test_two_processes_share_the_heads_and_get_the_figures_of_one(work, tmp_path):  # noqa: F811
+def test_two_processes_share_the_heads_and_get_the_figures_of_one(work, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -317,7 +317,7 @@ def test_two_processes_share_the_heads_and_get_the_figures_of_one(work, tmp_path
     assert (mine, other_mine) == (every[::2], every[1::2])
 
 
-def test_figures_of_a_real_model(work):  # noqa: F811
+def test_figures_of_a_real_model(work):
     opened = translator(work)
     found = run(opened, "all-but-one", parts="A")
     bleu, others = Bleu(opened.references), parse_heads("A:2:1,2,4")
