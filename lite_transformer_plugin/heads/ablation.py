@@ -174,7 +174,7 @@ class Correlation(NamedTuple):
 
 
 def correlate(one: Ablation, other: Ablation) -> Correlation:
-    """Do the same heads matter on other data? (The paper's figures 3 and 4.)
+    """Do the same heads matter on other data? (The paper's section 3.4.)
 
     Raises:
         ValueError: for ablations of another kind or of other heads, of fewer than three heads, or
