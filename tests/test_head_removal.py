@@ -251,9 +251,10 @@ def test_the_global_branch_tells_its_size_to_fairseq():
 
 
 def test_stock_self_attention_becomes_the_fast_one():
-    model = model_of("transformer")
+    model = model_of("transformer", "--attention-dropout=0.3")
     remove_heads_(model, parse_heads("E:1:2 D:1:1 A:1:1"))
     assert type(model.encoder.layers[0].self_attn) is PrunedSelfAttention
+    assert model.encoder.layers[0].self_attn.dropout_module.p == 0.3
     assert type(model.decoder.layers[0].self_attn) is PrunedSelfAttention
     assert type(model.decoder.layers[0].encoder_attn).__module__.startswith("fairseq.")
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lite_transformer_plugin import build, checkpoint_files
-from lite_transformer_plugin.averaging import average
 from lite_transformer_plugin.cli import average_checkpoints, profile
 from lite_transformer_plugin.cli.fine_tuning import fine_tuning_command
 from lite_transformer_plugin.cost import count
@@ -165,7 +164,7 @@ def test_neither_state_nor_model_is_changed(kind, trained):
     assert set(model.state_dict()) == names and list_heads(model) == heads
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", MODELS)
 def test_pruning_composes(kind, trained, pruned):
     """First some heads, then the others, by the names that they had at first."""
     first = prune(trained[kind], "E:1:1 A:1:3 D:1:2 A:2:1,3", f"first-{kind}.pt")
@@ -210,10 +209,15 @@ def test_bad_heads(heads, message, pruned):
 # --- stock commands -------------------------------------------------------------------------------
 
 
+def newer(kind: str) -> str:
+    """The kind that has the same weights in a format that loads faster."""
+    return "transformer" if kind == "legacy" else kind
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_generation_sees_the_masked_model(kind, data, trained, pruned, capsys, tmp_path):
     texts, scores = hypotheses(capsys, data, pruned[kind])
-    expected_texts, expected_scores = hypotheses(capsys, data, trained[kind], *MASKS)
+    expected_texts, expected_scores = hypotheses(capsys, data, trained[newer(kind)], *MASKS)
     assert texts == expected_texts and len(texts) == 7
     assert_close(scores, expected_scores, rtol=0, atol=2e-4)  # four digits are printed
     source = tmp_path / "source"
@@ -229,7 +233,7 @@ def test_validation_sees_the_masked_model(kind, data, trained, pruned, capsys):
         call("validate", data, "--user-dir", PLUGIN, "--path", path, *task, *words)
         return float(re.findall(r'"valid_loss": "(\S+)"', capsys.readouterr().out)[-1])
 
-    expected = loss(trained[kind], *MASKS)
+    expected = loss(trained[newer(kind)], *MASKS)
     assert loss(pruned[kind], "--task", "translation") == pytest.approx(expected, abs=0.002)
 
 
@@ -346,11 +350,10 @@ def test_costs(trained, pruned, capsys):
     assert "pruned-transformer.pt" in capsys.readouterr().out
 
 
-def test_pruned_checkpoints_average(data, pruned, capsys):
-    path = pruned["lite_transformer"]
-    output = data / "average.pt"
+def test_pruned_checkpoints_average(data, pruned):
+    path, output = pruned["lite_transformer"], data / "average.pt"
     words = ["--inputs", str(path), str(path), "--output", str(output)]
     assert average_checkpoints.main(words) == 0
-    state = average([path, path])
+    model, state = build.checkpoint(output)
+    assert len(list_heads(model)) == 24 - 14
     assert all(torch.equal(state["model"][n], t) for n, t in torch.load(path)["model"].items())
-    assert hypotheses(capsys, data, output)[0] == hypotheses(capsys, data, path)[0]

@@ -144,7 +144,7 @@ def prune_checkpoint(
         if name in extra:
             extra[name] = shrink_tensors(extra[name], heads, model)
             pruned["extra_state"] = extra
-    for name in ("args", "cfg"):  # the one before fairseq 0.10.1, the other since
+    for name in ("args", "cfg"):  # the one in older checkpoints, the other in newer ones
         if pruned.get(name) is not None:
             pruned[name] = copy.deepcopy(pruned[name])
             _describe_(pruned["args"] if name == "args" else pruned["cfg"]["model"], heads)
