@@ -153,7 +153,9 @@ def test_scripted_beam_search_equals_eager(build, name):
     model = build(*ARCH, *VARIANTS[name])
     rows = sentences(6)
     expected = translate(generator_for(model), rows)
-    scripted = torch.jit.script(generator_for(copy.deepcopy(model)))
+    prepared = copy.deepcopy(model)
+    prepared.make_generation_fast_()
+    scripted = torch.jit.script(generator_for(prepared))
     output = translate(scripted, rows)
     assert [h["tokens"].tolist() for h in output] == [h["tokens"].tolist() for h in expected]
 

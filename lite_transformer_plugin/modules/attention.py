@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
+from .history import append, reorder_with_room
 from .products import similarity, weighted_sum
 
 
@@ -162,22 +163,44 @@ class SelfAttention(MultiheadAttention):
     ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """Append this chunk's keys, values (B, H, T, D) and padding (B, T) to the cached ones."""
         cache = self._get_input_buffer(incremental_state)
-        past_padding: Optional[Tensor] = None
-        if "prev_key" in cache:
-            past_key, past_value = cache["prev_key"], cache["prev_value"]
-            assert past_key is not None and past_value is not None
-            if "prev_key_padding_mask" in cache:
-                past_padding = cache["prev_key_padding_mask"]
+        pairs, past_padding = cache.get("pairs"), cache.get("prev_key_padding_mask")
+        if pairs is not None:
             if padding is not None and past_padding is None:
-                past_padding = padding.new_zeros(padding.size(0), past_key.size(2))
+                past_padding = padding.new_zeros(pairs.size(2), pairs.size(0))
             if padding is None and past_padding is not None:
                 padding = past_padding.new_zeros(k.size(0), k.size(2))
-            k = torch.cat([past_key, k], dim=2)
-            v = torch.cat([past_value, v], dim=2)
         if past_padding is not None and padding is not None:
             padding = torch.cat([past_padding, padding.to(past_padding.dtype)], dim=1)
-        cache["prev_key"] = k
-        cache["prev_value"] = v
-        cache["prev_key_padding_mask"] = padding
-        self._set_input_buffer(incremental_state, cache)
+        # 2 x B x H x T x D -> T x 2 x B x H x D
+        pairs = append(pairs, cache.get("room"), torch.stack([k, v]).permute(3, 0, 1, 2, 4))
+        self._remember(incremental_state, pairs, None, padding)
+        k, v = pairs.permute(1, 2, 3, 0, 4).unbind(0)
         return k, v, padding
+
+    def _remember(
+        self,
+        incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
+        pairs: Tensor,
+        room: Optional[Tensor],
+        padding: Optional[Tensor],
+    ) -> None:
+        """Keep keys and values together, (S, 2, B, H, D), and apart by fairseq's names."""
+        k, v = pairs.permute(1, 2, 3, 0, 4).unbind(0)
+        cache: Dict[str, Optional[Tensor]] = {"pairs": pairs, "room": room}
+        cache.update({"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding})
+        self._set_input_buffer(incremental_state, cache)
+
+    @torch.jit.export
+    def reorder_incremental_state(
+        self,
+        incremental_state: Dict[str, Dict[str, Optional[Tensor]]],
+        new_order: Tensor,
+    ) -> Dict[str, Dict[str, Optional[Tensor]]]:
+        """Follow a beam search that reorders its batch."""
+        cache = self._get_input_buffer(incremental_state)
+        pairs, padding = cache.get("pairs"), cache.get("prev_key_padding_mask")
+        if pairs is not None:
+            room = reorder_with_room(pairs, new_order, dim=2)
+            padding = None if padding is None else padding.index_select(0, new_order)
+            self._remember(incremental_state, room[:-1], room, padding)
+        return incremental_state

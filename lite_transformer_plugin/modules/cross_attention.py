@@ -76,8 +76,7 @@ class CrossAttention(MultiheadAttention):
         scores = torch.bmm((q * self.scaling).flatten(0, 1), k.flatten(0, 1).transpose(1, 2))
         if padding is not None:
             split = scores.view(k.size(0), self.num_heads, -1, k.size(2))
-            hidden = padding.to(torch.bool)[:, None, None, :]
-            scores = split.masked_fill(hidden, float("-inf")).view(scores.size())
+            split.masked_fill_(padding.to(torch.bool)[:, None, None, :], float("-inf"))
         return F.softmax(scores, dim=-1)
 
     def _source(
@@ -103,7 +102,10 @@ class CrossAttention(MultiheadAttention):
             padding = None if padding is None else padding[:: self.beam_size]
         k, v = self._split_heads(self.k_proj(key)), self._split_heads(self.v_proj(key))
         if incremental_state is not None:
-            k, v = k.contiguous(), v.contiguous()  # they are read at every step
+            # they are read at every step, the keys as N x H x D x S
+            k, v = k.transpose(2, 3).contiguous().transpose(2, 3), v.contiguous()
+            if padding is not None and not padding.any():
+                padding = None
             cache: Dict[str, Optional[Tensor]] = {
                 "prev_key": k,
                 "prev_value": v,

@@ -13,6 +13,7 @@ from fairseq.modules import FairseqDropout
 from fairseq.modules.quant_noise import quant_noise
 from torch import Tensor, nn
 
+from .history import append, reorder_with_room
 from .products import weighted_sum
 
 
@@ -115,13 +116,7 @@ class DepthwiseConvolution(nn.Module):
         cache = self.get_incremental_state(incremental_state, "conv_state")
         inputs = x
         if cache is not None:
-            past, roomy = cache["inputs"], cache["roomy"]
-            assert past is not None
-            if roomy is not None and x.size(0) == 1:
-                roomy[-1:] = x
-                inputs = roomy
-            else:
-                inputs = torch.cat([past, x], dim=0)
+            inputs = append(cache["inputs"], cache["room"], x)
         kept = inputs[max(0, inputs.size(0) - self.kernel_size + 1) :]
         self._remember(incremental_state, kept, None)
         return inputs, inputs.size(0) - x.size(0)
@@ -130,10 +125,10 @@ class DepthwiseConvolution(nn.Module):
         self,
         incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]],
         inputs: Tensor,
-        roomy: Optional[Tensor],
+        room: Optional[Tensor],
     ) -> None:
-        """Keep past inputs (S, B, C); ``roomy`` holds them too, and has room for one more."""
-        cache: Dict[str, Optional[Tensor]] = {"inputs": inputs, "roomy": roomy}
+        """Keep past inputs (S, B, C); ``room`` holds them too, and has room for one more."""
+        cache: Dict[str, Optional[Tensor]] = {"inputs": inputs, "room": room}
         self.set_incremental_state(incremental_state, "conv_state", cache)
 
     @torch.jit.export
@@ -147,12 +142,8 @@ class DepthwiseConvolution(nn.Module):
         if cache is not None:
             past = cache["inputs"]
             assert past is not None
-            if past.requires_grad:
-                self._remember(incremental_state, past.index_select(1, new_order), None)
-            else:  # straight to where the next step appends to it: one copy in place of two
-                roomy = past.new_empty(past.size(0) + 1, new_order.size(0), past.size(2))
-                torch.index_select(past, 1, new_order, out=roomy[:-1])
-                self._remember(incremental_state, roomy[:-1], roomy)
+            room = reorder_with_room(past, new_order, dim=1)
+            self._remember(incremental_state, room[:-1], room)
         return incremental_state
 
 

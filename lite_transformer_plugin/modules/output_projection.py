@@ -1,24 +1,38 @@
 """The projection onto the vocabulary, multiplied as a CPU does it fastest while decoding."""
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-FEW_ROWS = 8  # sentences times beam; at 4 another layout is faster, at 64 it is slower
+FEW_ROWS = 8  # sentences times beam; at 4 another layout of small matrices is faster, at 64 slower
 
 
-def word_scores(x: Tensor, weight: Tensor) -> Tensor:
-    """``F.linear(x, weight)`` without gradients: scores (..., V) of features x (..., C).
+class PackedMatrix:
+    """A large weight (V, C) and a copy of it that oneDNN has laid out for its products.
 
-    With few rows the large matrix is read once, in its own order; with more, piece by piece, so
-    that weights and scores of a piece stay in the cache.
+    At 4 to 320 rows the product takes 0.4 to 0.95 times as long as ``F.linear``. The copy needs as
+    much memory as the weight. It does not notice changes of the weight: pack again after one.
     """
-    rows = x.reshape(-1, x.size(-1))
-    if rows.size(0) <= 8:
-        scores = torch.mm(weight, rows.t()).t().contiguous()
-    else:
-        words, step = weight.size(0), 2048
-        scores = rows.new_empty(rows.size(0), words)
-        for first in range(0, words, step):
-            piece = weight[first : first + step]
-            torch.mm(rows, piece.t(), out=scores[:, first : first + step])
-    return scores.view(x.size()[:-1] + (weight.size(0),))
+
+    def __init__(self, weight: Tensor):
+        self.weight = weight
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedMatrix, (self.weight,)  # the layout is the machine's: copies pack anew
+
+    @staticmethod
+    def fits(weight: Tensor) -> bool:
+        """Whether this build of torch can pack such a weight."""
+        plain = weight.device.type == "cpu" and weight.dtype == torch.float32
+        known = hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        return plain and known and torch.backends.mkldnn.is_available()
+
+    def product(self, x: Tensor) -> Tensor:
+        """``F.linear(x, weight)`` without gradients: (..., V) of features (..., C)."""
+        moved = self.weight.device.type != "cpu" or x.dtype != torch.float32
+        if moved or x.numel() == 0:
+            return F.linear(x, self.weight)
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, None, "none", [], "")
