@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.multiprocessing
+from torch.multiprocessing.spawn import ProcessException
 
 
 def run_in_processes(number: int, work: Callable[..., None], *args: Any) -> None:
@@ -30,7 +31,7 @@ def run_in_processes(number: int, work: Callable[..., None], *args: Any) -> None
         job = (number, f"file://{Path(folder) / 'meeting'}", errors, work, args)
         try:
             torch.multiprocessing.spawn(_one, job, nprocs=number)
-        except torch.multiprocessing.ProcessException:
+        except ProcessException:
             if errors.empty():
                 raise
             raise ValueError(errors.get()) from None
