@@ -1,36 +1,29 @@
-"""Score a model on a split: fairseq-generate's translations, made in this process, and their BLEU.
+"""A model on a split: fairseq-generate's translations, made in this process.
 
 A split is read and cut into batches once, then translated as often as one likes, with heads masked
 or not. The task's own search does it on the batches that fairseq-generate would make, so with the
 same flags the translations are the same to the last bit.
 """
 
-import ctypes
-import logging
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from fairseq import utils
 from fairseq.data import BaseWrapperDataset, FairseqDataset
-from fairseq.sequence_generator import EnsembleModel
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
-from sacrebleu.metrics import BLEU
-from sacrebleu.significance import PairedTest
 from torch import Tensor, nn
+
+from .search import SearchedModel, build_generator, keep_freed_memory
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 DEFAULT_MAX_TOKENS = 12000  # of a batch, where no flag limits it, as in fairseq-generate
 NOT_HERE = ("lm_path", "replace_unk", "score_reference")
-SIGNIFICANT = 0.01  # Michel et al. 2019, section 3
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 
 # --- translations ---------------------------------------------------------------------------------
 
@@ -113,15 +106,16 @@ class Translator:
     def _translate_batch(self, sample: dict, keep_encoder: bool) -> list[tuple]:
         prefix_size = self.cfg.generation.prefix_size
         prefix = sample["target"][:, :prefix_size] if prefix_size else None
-        if isinstance(self.generator.model, _SearchedModel):
+        if isinstance(self.generator.model, SearchedModel):
             self.generator.model.keep_encoder = keep_encoder
-        found = self.task.inference_step(
-            self.generator,
-            [self.model],
-            sample,
-            prefix_tokens=prefix,
-            constraints=sample.get("constraints"),
-        )
+        with torch.inference_mode():  # takes a twentieth less time than no_grad, fairseq's own
+            found = self.task.inference_step(
+                self.generator,
+                [self.model],
+                sample,
+                prefix_tokens=prefix,
+                constraints=sample.get("constraints"),
+            )
         best = (hypotheses[0] for hypotheses in found)
         return [self._row(*pair) for pair in zip(sample["id"].tolist(), best, strict=True)]
 
@@ -197,79 +191,10 @@ def make_batches(
         ignore_invalid_inputs=limits.skip_invalid_size_inputs_valid_test,
         required_batch_size_multiple=limits.required_batch_size_multiple,
         seed=cfg.common.seed,
+        disable_iterator_cache=True,  # others may cut the same split otherwise
     ).next_epoch_itr(shuffle=False)
     device = next(model.parameters()).device
     return [utils.apply_to_sample(lambda x: x.to(device), b) for b in batches if "net_input" in b]
-
-
-# --- search ---------------------------------------------------------------------------------------
-
-
-def build_generator(
-    task: FairseqTask, model: nn.Module, cfg: DictConfig, encoder_memory: int = 1 << 30
-) -> Any:
-    """The task's own generator; without alignments it does only what its translations need."""
-    extra = {"lm_model": None, "lm_weight": cfg.generation.lm_weight}
-    generator = task.build_generator([model], cfg.generation, extra_gen_cls_kwargs=extra)
-    # a kind of its own, as one that aligns, may read what ours leaves out
-    if type(getattr(generator, "model", None)) is EnsembleModel and hasattr(model, "encoder"):
-        generator.model = _SearchedModel(model, encoder_memory).eval()
-    return generator
-
-
-class _SearchedModel(EnsembleModel):
-    """What a search asks of its model, without the parts that change no translation.
-
-    Attention weights are not recorded; encoder outputs can be kept; and they are put into the
-    beams' new order only when sentences have left the batch, since all beams of a sentence read
-    the same.
-    """
-
-    def __init__(self, model: nn.Module, memory: int):
-        super().__init__([model])
-        self.keep_encoder = False
-        self.memory = memory  # bytes
-        self.kept: dict[int, Any] = {}
-        self.rows = 0
-
-    def forward_encoder(self, net_input: dict[str, Tensor]) -> Any:
-        self.rows = 0
-        key = id(net_input)  # the batches live as long as their translator
-        if self.keep_encoder and key in self.kept:
-            return self.kept[key]
-        outputs = super().forward_encoder(net_input)
-        if self.keep_encoder and (size := _bytes(outputs)) <= self.memory:
-            self.memory -= size
-            self.kept[key] = outputs
-        return outputs
-
-    def reorder_encoder_out(self, encoder_outs: Any, new_order: Tensor) -> Any:
-        if new_order.numel() == self.rows:
-            return encoder_outs
-        self.rows = new_order.numel()
-        return super().reorder_encoder_out(encoder_outs, new_order)
-
-    def forward_decoder(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        return super().forward_decoder(*args, **kwargs)[0], None
-
-
-def _bytes(outputs: Any) -> int:
-    sizes = []
-    utils.apply_to_sample(lambda x: sizes.append(x.numel() * x.element_size()), {"all": outputs})
-    return sum(sizes)
-
-
-def keep_freed_memory(size: int = 1 << 30) -> None:
-    """Let glibc keep memory that tensors of up to ``size`` bytes have freed; do nothing elsewhere.
-
-    A step of a search makes and frees tensors of megabytes. By default their pages go back to the
-    system, to be asked for and cleared at the next step: keeping them saves a fifth of the time of
-    a translation on a CPU, and changes no result.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            mallopt(parameter, size)
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -289,109 +214,3 @@ def share(items: Sequence[Item], work: Callable[[Item], Outcome]) -> list[Outcom
     parts: list[list[Outcome]] = [[] for _ in range(world)]
     torch.distributed.all_gather_object(parts, mine)
     return [parts[i % world][i // world] for i in range(len(items))]
-
-
-# --- scores ---------------------------------------------------------------------------------------
-
-
-class Bleu:
-    """Corpus BLEU by sacreBLEU, of any number of systems against the same references."""
-
-    def __init__(self, references: Sequence[str], tokenize: str = "13a", lowercase: bool = False):
-        """
-        Args:
-            tokenize: sacreBLEU's name of a tokeniser; "none" for text that is tokenised.
-
-        Raises:
-            ValueError: if there are no references.
-        """
-        if not references or None in references:
-            raise ValueError("BLEU needs references: the split has no target side, or is empty")
-        self.metric = BLEU(lowercase=lowercase, tokenize=tokenize, references=[list(references)])
-
-    @classmethod
-    def from_config(cls, references: Sequence[str], scoring: Any) -> "Bleu":
-        """As fairseq's ``--scoring sacrebleu`` and its options say; else sacreBLEU's default.
-
-        Raises:
-            ValueError: as above, and for an option that is not supported here.
-        """
-        if getattr(scoring, "_name", None) != "sacrebleu":
-            return cls(references)
-        if scoring.sacrebleu_char_level:
-            raise ValueError("--sacrebleu-char-level: give --sacrebleu-tokenizer char instead")
-        return cls(references, str(scoring.sacrebleu_tokenizer), scoring.sacrebleu_lowercase)
-
-    def score(self, texts: Sequence[str]) -> float:
-        return self.metric.corpus_score(texts, None).score
-
-    @property
-    def signature(self) -> str:
-        return self.metric.get_signature().format()
-
-
-class Comparison(NamedTuple):
-    """A system's score, in points what it has more than the base, and how likely that is chance."""
-
-    score: float
-    difference: float
-    p: float
-
-    @property
-    def significant(self) -> bool:
-        return self.p < SIGNIFICANT
-
-
-class PairedBootstrap:
-    """Compare any number of systems with one base by sacreBLEU's paired bootstrap resampling."""
-
-    def __init__(
-        self, bleu: Bleu, base: Sequence[str], resamples: int = 1000, seed: int = 12345
-    ) -> None:
-        """
-        Args:
-            base: texts of the base, one for each reference.
-            seed: of the resamples, the same for every system; sacreBLEU's default.
-
-        Raises:
-            ValueError: for a seed below 1, which sacreBLEU would not obey.
-        """
-        if seed < 1:
-            raise ValueError(f"the seed of the resamples ({seed}) must be at least 1")
-        self._base = ("base", list(base))
-        with _sacrebleu(seed):
-            metrics = {"BLEU": bleu.metric}
-            self._test = PairedTest([self._base], metrics, None, "bs", n_samples=resamples)
-        self.base = bleu.score(self._base[1])
-        self.signature = self._test()[0]["BLEU"].format()
-
-    def compare(self, texts: Sequence[str]) -> Comparison:
-        """p is 1 for texts that score like the base on every resample, as equal ones do.
-
-        sacreBLEU counts the resamples beyond the difference; where all are equal it finds none,
-        and would call no difference a significant one.
-        """
-        # the test keeps what it counted of the base
-        self._test.named_systems = [self._base, ("system", list(texts))]
-        with _sacrebleu():
-            base, system = self._test()[1]["BLEU"]
-        alike = (system.score, system.mean, system.ci) == (base.score, base.mean, base.ci)
-        p = 1.0 if alike else system.p_value
-        return Comparison(system.score, system.score - base.score, p)
-
-
-@contextmanager
-def _sacrebleu(seed: int | None = None) -> Iterator[None]:
-    """sacreBLEU with this seed, which it reads from the environment, and without its progress."""
-    log, environment = logging.getLogger("sacrebleu"), os.environ.copy()
-    level = log.level
-    log.setLevel(logging.ERROR)
-    if seed is not None:
-        os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        if seed is not None:
-            os.environ.pop("SACREBLEU_SEED")
-            os.environ.update(environment)

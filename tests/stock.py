@@ -26,12 +26,14 @@ def call(command: str, *words) -> None:
     """Run `fairseq-COMMAND WORDS`; its errors are raised."""
     main = importlib.import_module(f"fairseq_cli.{command}").cli_main
     vars(checkpoint_utils.save_checkpoint).pop("best", None)  # left by an earlier training run
+    handlers = logging.getLogger().handlers[:]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [f"fairseq-{command}", *map(str, words)])
         try:
             main()
         finally:
             logging.getLogger("fairseq_cli.preprocess").handlers.clear()
+            logging.getLogger().handlers[:] = handlers  # fairseq-validate replaces them
 
 
 def preprocess(folder: Path, *words, workers: int = 1) -> None:

@@ -1,41 +1,32 @@
-"""Translations are fairseq-generate's to the last bit; BLEU and significance are sacreBLEU's."""
+"""Translations are fairseq-generate's to the last bit, of a whole split or of a subset."""
 
 import copy
-import os
-import random
 import re
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import sacrebleu
 import torch
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
-from sacrebleu.metrics import BLEU
-from sacrebleu.significance import PairedTest
 from stock import LAST, NO_VALIDATION, generate, preprocess, train
 from test_commands import write_corpus
 
-from lite_transformer_plugin.evaluation import (
-    Bleu,
-    Comparison,
-    PairedBootstrap,
-    Translations,
-    Translator,
-    choose,
-    share,
-)
+from lite_transformer_plugin.evaluation import Translations, Translator, choose, share
 from lite_transformer_plugin.heads import masked, parse_heads
+from lite_transformer_plugin.scoring import Bleu
 
 COUNTS = {"train": 120, "valid": 30, "test": 27}
 SEARCH = ["--beam", "3", "--max-len-b", "10", "--batch-size", "8", "--cpu", "--num-workers", "0"]
 
 
-def make_work(folder: Path) -> Path:
-    """data/, and saved/checkpoint_last.pt, whose heads matter."""
+@cache
+def make_work(session: Path) -> Path:
+    """data/, and saved/checkpoint_last.pt, whose heads matter; once for all tests of a session."""
+    folder = session / "evaluation"
+    folder.mkdir()
     for seed, (name, count) in enumerate(COUNTS.items()):
         write_corpus(folder, name, count, seed)
     preprocess(folder / "data", *(f"--{name}pref={folder / name}" for name in COUNTS))
@@ -50,7 +41,7 @@ def make_work(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory) -> Path:
-    return make_work(tmp_path_factory.mktemp("evaluation"))
+    return make_work(tmp_path_factory.getbasetemp())
 
 
 def config(data: Path, checkpoint: Path, *words: str):
@@ -149,60 +140,15 @@ def test_masked_translations_are_those_of_generate(work, printed, heads):
     assert opened.translate() == plain
 
 
-# --- the encoder's output -------------------------------------------------------------------------
-
-
-@pytest.fixture
-def encoded(work):
-    """A translator, and the sizes of the batches that its encoder has seen."""
-    opened, seen = translator(work), []
-    hook = opened.model.encoder.layers[0].register_forward_hook(
-        lambda module, inputs, output: seen.append(inputs[0].size(1))
-    )
-    yield opened, seen
-    hook.remove()
-
-
-def test_the_encoder_runs_once_where_its_output_is_kept(encoded):
-    opened, seen = encoded
-    plain = opened.translate()
-    once = len(seen)
-    assert once == len(opened.batches)
-    assert opened.translate(keep_encoder=True) == opened.translate(keep_encoder=True) == plain
-    assert len(seen) == 2 * once
-    with masked(opened.model, parse_heads("E:1:1")):
-        assert opened.translate().scores != plain.scores
-    assert len(seen) == 3 * once
-
-
-def test_no_more_is_kept_than_allowed(work):
-    def sizes(opened: Translator) -> list[int]:
-        kept = [outputs[0].values() for outputs in opened.generator.model.kept.values()]
-        return [sum(x.nbytes for tensors in values for x in tensors) for values in kept]
-
-    task, model, cfg = load(work)
-    whole = Translator(task, model, cfg, "test")
-    plain = whole.translate(keep_encoder=True)
-    assert len(sizes(whole)) == len(whole.batches)
-    for memory in (0, max(sizes(whole))):
-        opened = Translator(task, model, cfg, "test", encoder_memory=memory)
-        assert opened.translate(keep_encoder=True) == opened.translate(keep_encoder=True) == plain
-        assert (memory > 0) == (sum(sizes(opened)) > 0) and sum(sizes(opened)) <= memory
-
-
-def test_a_failed_translation_leaves_no_trace(encoded):
-    opened, seen = encoded
-    plain = opened.translate()
-
-    def fail(module, inputs):
-        if len(seen) % 2:
-            raise RuntimeError("out of memory")
-
-    hook = opened.model.decoder.layers[0].register_forward_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        opened.translate(keep_encoder=True)
-    hook.remove()
-    assert opened.translate(keep_encoder=True) == opened.translate() == plain
+def test_bleu_is_that_of_generate_when_asked_for(work, capsys):
+    words = "--scoring sacrebleu --sacrebleu-tokenizer none --sacrebleu-lowercase".split()
+    opened = translator(work, *words)
+    bleu = Bleu.from_config(opened.references, opened.cfg.scoring)
+    score = bleu.score(opened.translate().texts)
+    capsys.readouterr()
+    generate(work / "data", work / "saved" / LAST, *SEARCH, *words)
+    assert f"BLEU = {score:.2f} " in capsys.readouterr().out
+    assert "tok:none" in bleu.signature and "case:lc" in bleu.signature
 
 
 def test_the_model_can_be_trained_afterwards(work):
@@ -252,90 +198,6 @@ def test_bad_settings_are_one_line(work):
     cfg.generation.lm_path = "lm.pt"
     with pytest.raises(ValueError, match="--lm-path is for fairseq-generate only"):
         Translator(task, model, cfg, "test")
-
-
-# --- scores ---------------------------------------------------------------------------------------
-
-
-def corpus(seed: int = 0, damage: float = 0.0) -> list[str]:
-    """Sixty sentences of numbers; some of them damaged."""
-    draw = random.Random(seed)
-    rows = [[f"w{draw.randint(0, 30)}" for _ in range(draw.randint(5, 12))] for _ in range(60)]
-    harm = random.Random(damage)
-    return [" ".join(w if harm.random() > damage else "X" for w in row) for row in rows]
-
-
-def test_bleu_is_sacrebleus():
-    references, texts = ([f"{line}, Sir." for line in corpus(damage=d)] for d in (0, 0.2))
-    assert Bleu(references).score(texts) == sacrebleu.corpus_bleu(texts, [references]).score
-    settings = dict(tokenize="none", lowercase=True)
-    tokenised = Bleu(references, **settings).score(texts)
-    assert tokenised == sacrebleu.corpus_bleu(texts, [references], **settings).score
-    assert tokenised != Bleu(references).score(texts)
-    assert "tok:13a" in Bleu(references).signature
-    assert "case:lc" in Bleu(references, **settings).signature
-
-
-def test_bleu_is_that_of_generate_when_asked_for(work, capsys):
-    words = "--scoring sacrebleu --sacrebleu-tokenizer none --sacrebleu-lowercase".split()
-    opened = translator(work, *words)
-    bleu = Bleu.from_config(opened.references, opened.cfg.scoring)
-    score = bleu.score(opened.translate().texts)
-    capsys.readouterr()
-    generate(work / "data", work / "saved" / LAST, *SEARCH, *words)
-    assert f"BLEU = {score:.2f} " in capsys.readouterr().out
-    assert "tok:none" in bleu.signature and "case:lc" in bleu.signature
-
-
-def test_other_scoring_is_sacrebleus_default():
-    default = Bleu.from_config(corpus(), SimpleNamespace(_name="bleu"))
-    assert default.score(corpus()) == pytest.approx(100)
-    assert "case:mixed" in default.signature and "tok:13a" in default.signature
-
-
-def test_bleu_needs_references():
-    for references in ([], [None, None]):
-        with pytest.raises(ValueError, match="BLEU needs references"):
-            Bleu(references)
-    characters = SimpleNamespace(_name="sacrebleu", sacrebleu_char_level=True)
-    with pytest.raises(ValueError, match="give --sacrebleu-tokenizer char instead"):
-        Bleu.from_config(corpus(), characters)
-
-
-@pytest.mark.parametrize("seed", [12345, 7])
-def test_significance_is_sacrebleus(monkeypatch, seed):
-    systems = [("base", corpus(damage=0.2)), ("a", corpus(damage=0.24)), ("b", corpus(damage=0.5))]
-    bootstrap = PairedBootstrap(Bleu(corpus()), systems[0][1], resamples=300, seed=seed)
-    found = [bootstrap.compare(texts) for _, texts in systems[1:]]
-    monkeypatch.setenv("SACREBLEU_SEED", str(seed))
-    signatures, scores = PairedTest(systems, {"BLEU": BLEU()}, [corpus()], "bs", 300)()
-    base, *others = scores["BLEU"]
-    assert bootstrap.base == base.score
-    expected = [Comparison(s.score, s.score - base.score, s.p_value) for s in others]
-    assert found == expected == [bootstrap.compare(texts) for _, texts in systems[1:]]
-    assert bootstrap.signature == str(signatures["BLEU"])
-    assert [result.significant for result in found] == [False, True]
-
-
-def test_equal_texts_do_not_differ_significantly():
-    bootstrap = PairedBootstrap(Bleu(corpus()), corpus(damage=0.2), resamples=100)
-    same = bootstrap.compare(corpus(damage=0.2))
-    assert (same.difference, same.p, same.significant) == (0.0, 1.0, False)
-    lowercase = PairedBootstrap(Bleu(corpus(), lowercase=True), corpus(damage=0.2), resamples=100)
-    assert lowercase.compare([text.lower() for text in corpus(damage=0.2)]).p == 1.0
-
-
-def test_sacrebleu_is_left_as_it_was(monkeypatch, caplog):
-    monkeypatch.setenv("SACREBLEU_SEED", "3")
-    caplog.set_level("INFO")
-    bootstrap = PairedBootstrap(Bleu(corpus()), corpus(damage=0.2), resamples=10)
-    bootstrap.compare(corpus(damage=0.3))
-    assert os.environ["SACREBLEU_SEED"] == "3" and not caplog.records
-    monkeypatch.delenv("SACREBLEU_SEED")
-    PairedBootstrap(Bleu(corpus()), corpus(), resamples=10)
-    assert "SACREBLEU_SEED" not in os.environ
-    with pytest.raises(ValueError, match=r"the seed of the resamples \(0\) must be at least 1"):
-        PairedBootstrap(Bleu(corpus()), corpus(), seed=0)
 
 
 # --- processes ------------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ import pytest
 import torch
 from test_evaluation import COUNTS, make_work, translator
 
-from lite_transformer_plugin.evaluation import Bleu, Comparison, PairedBootstrap, Translations
+from lite_transformer_plugin.evaluation import Translations
 from lite_transformer_plugin.heads import Head, attentions, format_heads, masked, parse_heads
 from lite_transformer_plugin.heads.ablation import Ablation, ablate, correlate, format_ablation
 from lite_transformer_plugin.heads.ablation import tested_elsewhere as elsewhere  # it is no test
 from lite_transformer_plugin.report import format_csv
+from lite_transformer_plugin.scoring import Bleu, Comparison, PairedBootstrap
 
 SENTENCES = 50
 TINY = ["--encoder-embed-dim=16", "--encoder-layers=2", "--decoder-layers=1"]
@@ -283,7 +284,7 @@ def test_sets_must_fit_together():
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory) -> Path:
-    return make_work(tmp_path_factory.mktemp("ablation"))
+    return make_work(tmp_path_factory.getbasetemp())
 
 
 def ablate_real(work: Path, rank: int | None = None, address: str = "") -> tuple[Ablation, list]:

@@ -1,135 +1,32 @@
-"""Gates of one change no bit; masks act alike in training, validation and generation."""
+"""Gates of one change no bit; gradients of gates are those of the loss; they multiply and go."""
 
-import copy
-import io
 from contextlib import ExitStack
 
 import pytest
 import torch
-from conftest import randomise
 from fairseq import utils
-from fairseq.sequence_generator import SequenceGenerator
-from test_head_names import WORDS, make
+from head_models import (
+    CHECKPOINTED,
+    GENERATING,
+    KINDS,
+    SHAPES,
+    full_pass,
+    make_gates,
+    model_of,
+    net_input,
+    passes,
+    search,
+    stepwise,
+    traces,
+    validation,
+)
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lite_transformer_plugin import build
-from lite_transformer_plugin.heads import (
-    Head,
-    attentions,
-    gated,
-    list_heads,
-    mask_heads,
-    masked,
-    parse_heads,
-    set_gates,
-)
-from lite_transformer_plugin.heads.gates import _identity, mask_gates
-
-PAD, EOS = 1, 2
-KINDS = ["lite_transformer", "transformer", "bart", "transformer_lm", "roberta"]
-GENERATING = KINDS[:-1]
-TRANSLATING = KINDS[:3]
-NO_DROPOUT = [f"--{name}dropout=0" for name in ("", "attention-", "activation-")]
-SOURCE, TARGET = (7, 4, 1), (5, 3, 1)  # real tokens of each sentence
-SHAPES = {"H": 0, "B x H": 1, "T x B x H": 2}  # dimensions in front of the heads
-
-
-def model_of(kind: str, *flags: str, **how) -> nn.Module:
-    extra = ["--weight-dropout=0"] if kind == "lite_transformer" else []
-    model = make(kind, *NO_DROPOUT, *extra, *flags)
-    return randomise(model).to(**how).eval()
-
-
-def rows(lengths, left: bool = False) -> Tensor:
-    """Random words (B, T) and padding, the last word of each row an end of sentence."""
-    generator = torch.Generator().manual_seed(0)
-    batch = torch.full((len(lengths), max(lengths)), PAD)
-    for row, n in zip(batch, lengths, strict=True):
-        words = torch.randint(4, WORDS, (n,), generator=generator)
-        words[-1] = EOS
-        row[-n if left else 0 :][:n] = words
-    return batch
-
-
-def net_input(kind: str) -> dict[str, Tensor]:
-    if kind in ("transformer_lm", "roberta"):
-        return {"src_tokens": rows(TARGET)}
-    source = {
-        "src_tokens": rows(SOURCE, left=kind != "bart"),
-        "src_lengths": torch.tensor(SOURCE),
-    }
-    return source | {"prev_output_tokens": rows(TARGET)}
-
-
-def full_pass(model: nn.Module, kind: str) -> Tensor:
-    """Logits (B, T, V), teacher-forced."""
-    return model(**net_input(kind))[0]
-
-
-def stepwise(model: nn.Module, kind: str) -> Tensor:
-    """Logits (B, T, V), one position after the other with incremental state."""
-    words, encoded = rows(TARGET), {}
-    if kind != "transformer_lm":
-        source = net_input(kind)
-        encoded["encoder_out"] = model.encoder(source["src_tokens"], source["src_lengths"])
-    state: dict = {}
-    with torch.no_grad():
-        steps = [
-            model.decoder(words[:, : i + 1], incremental_state=state, **encoded)[0]
-            for i in range(words.size(1))
-        ]
-    return torch.cat(steps, dim=1)
-
-
-def search(model: nn.Module, kind: str) -> list[tuple]:
-    """Every hypothesis of a beam search, with its scores."""
-    model = copy.deepcopy(model)  # a search leaves its beam size in a BART
-    generator = SequenceGenerator([model], build.dictionary(WORDS), beam_size=3, max_len_b=8)
-    inputs = {name: x for name, x in net_input(kind).items() if name != "prev_output_tokens"}
-    prefix = torch.tensor([[5], [6], [7]]) if kind == "transformer_lm" else None
-    found = generator.generate([model], {"net_input": inputs}, prefix_tokens=prefix)
-    return [
-        (h["tokens"].tolist(), h["score"].item(), h["positional_scores"].tolist())
-        for hypotheses in found
-        for h in hypotheses
-    ]
-
-
-def training(model: nn.Module, kind: str) -> Tensor:
-    try:
-        return full_pass(model.train(), kind).detach()
-    finally:
-        model.eval()
-
-
-def validation(model: nn.Module, kind: str) -> Tensor:
-    with torch.no_grad():
-        return full_pass(model, kind)
-
-
-def passes(kind: str) -> dict:
-    with_state = {"generation": stepwise} if kind in GENERATING else {}
-    return {"training": training, "validation": validation} | with_state
-
-
-def sizes(kind: str, part: str) -> tuple[int, int]:
-    """T, B of the queries of this part's attentions."""
-    lengths = SOURCE if part == "E" and kind in TRANSLATING else TARGET
-    return max(lengths), len(lengths)
-
-
-def make_gates(model: nn.Module, kind: str, dims: int, fill=torch.ones, **how) -> dict:
-    return {
-        a.place: fill(*sizes(kind, a.part)[2 - dims :], len(a.heads), **how)
-        for a in attentions(model)
-    }
-
+from lite_transformer_plugin.heads import attentions, gated, masked, parse_heads, set_gates
+from lite_transformer_plugin.heads.gates import _identity
 
 # --- gates of one ---------------------------------------------------------------------------------
-
-
-CHECKPOINTED = ["--checkpoint-activations"]  # fairseq's RoBERTa has no such flag
 
 
 @pytest.mark.parametrize(
@@ -198,151 +95,6 @@ def test_what_generation_has_cached_serves_training():
     assert model.encoder.layers[0].self_attn.v_proj.weight.grad.any()
 
 
-# --- masks ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_masking_each_head_acts_everywhere_alike(kind):
-    """In training, validation and generation; decoding agrees with the full pass."""
-    model, real = model_of(kind), rows(TARGET).ne(PAD)
-    whole = {name: run(model, kind)[real] for name, run in passes(kind).items()}
-    for head in list_heads(model):
-        with masked(model, [head]):
-            lost = {name: run(model, kind)[real] for name, run in passes(kind).items()}
-        for name in whole:
-            change = (lost[name] - whole[name]).abs().max()
-            assert change > 1e-3, f"masking {head} changes nothing in {name}"
-            difference = (lost[name] - lost["validation"]).abs().max()
-            assert difference < 1e-5, f"{name} and validation differ with {head} masked"
-        assert torch.equal(validation(model, kind)[real], whole["validation"])
-
-
-def without_columns(model: nn.Module, heads) -> nn.Module:
-    """A copy in which the output projections ignore these heads."""
-    changed = copy.deepcopy(model)
-    for attention in attentions(changed):
-        weight = attention.module.out_proj.weight
-        columns = weight.data.view(weight.size(0), len(attention.heads), -1)  # C x H x D
-        for i, name in enumerate(attention.names()):
-            if name in heads:
-                columns[:, i] = 0
-    return changed
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_equals_zero_columns_of_the_output_projection(kind):
-    model = model_of(kind, dtype=torch.double)
-    every = list_heads(model)
-    for heads in [*([head] for head in every), every[::2], every]:
-        reference = without_columns(model, heads)
-        with masked(model, heads):
-            for run in passes(kind).values():
-                assert_close(run(model, kind), run(reference, kind), rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize("kind", GENERATING)
-def test_beam_search_with_masks_equals_that_with_zero_columns(kind):
-    model = model_of(kind, dtype=torch.double)
-    whole, changed = search(model, kind), 0
-    for heads in (list_heads(model)[:1], list_heads(model)[1::2], list_heads(model)):
-        with masked(model, heads):
-            found = search(model, kind)
-        expected = search(without_columns(model, heads), kind)
-        assert [h[0] for h in found] == [h[0] for h in expected]
-        assert_close([h[1] for h in found], [h[1] for h in expected], rtol=0, atol=1e-5)
-        changed += found != whole
-    assert changed == 3
-
-
-def test_rescaling_makes_up_for_the_masked_heads():
-    model = model_of("transformer", dtype=torch.double)
-    gates = mask_gates(model, parse_heads("E:1:2 E:3:1-3 D:2:1-3"), rescale=True)
-    expected = {
-        ("E", 1): [4 / 3, 0, 4 / 3, 4 / 3],
-        ("E", 3): [0, 0, 0, 4.0],
-        ("D", 2): [0, 0, 0.0],
-    }
-    assert gates.keys() == expected.keys()
-    for place, values in expected.items():
-        assert_close(gates[place], torch.tensor(values))
-    reference = without_columns(model, parse_heads("E:3:1-3"))
-    reference.encoder.layers[2].self_attn.out_proj.weight.data *= 4
-    with masked(model, parse_heads("E:3:1-3"), rescale=True):
-        output = validation(model, "transformer")
-    assert_close(output, validation(reference, "transformer"), rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize("rescale", [True, False])
-def test_a_module_without_any_head_gives_its_bias(rescale):
-    model = model_of("lite_transformer")
-    module = model.encoder.layers[0].self_attn.attention
-    x = torch.randn(3, 2, module.embed_dim)
-    with masked(model, parse_heads("E:1:1,2"), rescale=rescale):
-        output = module(x, x, x)[0]
-        assert validation(model, "lite_transformer").isfinite().all()
-    assert torch.equal(output, module.out_proj.bias.expand_as(output))
-
-
-# --- coming and going -----------------------------------------------------------------------------
-
-
-def traces(model: nn.Module) -> list:
-    """What gates could leave behind."""
-    found: list = [id(t) for t in model.state_dict().values()] and list(model.state_dict())
-    for attention in attentions(model):
-        module = attention.module
-        hooks = [len(x) for name, x in vars(module).items() if "_hooks" in name]
-        found += [attention.place, id(module.out_proj), sorted(vars(module)), hooks]
-    return found
-
-
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_left_behind(kind):
-    model = model_of(kind)
-    before, output = traces(model), validation(model, kind)
-    heads = list_heads(model)[:1]
-    with masked(model, heads):
-        assert list(model.state_dict()) == before[: len(model.state_dict())]
-        assert traces(model) != before
-        assert not torch.equal(validation(model, kind), output)
-    assert traces(model) == before
-    with pytest.raises(Stop), masked(model, heads):
-        validation(model, kind)
-        raise Stop
-    assert traces(model) == before
-    assert torch.equal(validation(model, kind), output)
-
-
-@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
-@pytest.mark.parametrize("kind", TRANSLATING)
-def test_nothing_is_left_behind_by_a_pass_that_fails(kind, error):
-    model, heads = model_of(kind), parse_heads("A:1:1")
-
-    def fail(*_):
-        raise error
-
-    before, output, names = traces(model), validation(model, kind), list(model.state_dict())
-    with masked(model, heads):
-        expected = validation(model, kind)
-        hook = model.decoder.layers[0].encoder_attn.q_proj.register_forward_pre_hook(fail)
-        with pytest.raises(error):
-            validation(model, kind)
-        hook.remove()
-        if error is Stop:  # at once; after an interrupt it takes the next pass or the end
-            assert list(model.state_dict()) == names
-        assert torch.equal(validation(model, kind), expected)
-        hook = model.decoder.layers[0].encoder_attn.q_proj.register_forward_pre_hook(fail)
-        with pytest.raises(error):
-            validation(model, kind)
-    hook.remove()
-    assert traces(model) == before
-    assert torch.equal(validation(model, kind), output)
-
-
 def test_gates_multiply_and_go_in_any_order():
     kind = "lite_transformer"
     model = model_of(kind, dtype=torch.double)
@@ -364,51 +116,6 @@ def test_gates_multiply_and_go_in_any_order():
         removes[order[1]]()
         assert torch.equal(validation(model, kind), whole)
     assert traces(model) == before
-
-
-def test_masks_within_masks():
-    kind = "transformer"
-    model = model_of(kind)
-    with masked(model, parse_heads("E:1:1 D:1:1")):
-        outer = validation(model, kind)
-        with masked(model, parse_heads("E:1:1,2 A:1:3")):
-            inner = validation(model, kind)
-        assert torch.equal(validation(model, kind), outer)
-    with masked(model, parse_heads("E:1:1,2 D:1:1 A:1:3")):
-        assert torch.equal(validation(model, kind), inner)
-
-
-@pytest.mark.parametrize("flags", [[], CHECKPOINTED], ids=["", "checkpointed"])
-@pytest.mark.parametrize("kind", TRANSLATING)
-def test_a_copy_of_a_gated_model_stands_alone(kind, flags):
-    model = model_of(kind, *flags)
-    whole = validation(model, kind)
-    remove = mask_heads(model, parse_heads("E:1:2"))
-    expected = validation(model, kind)
-    twin = copy.deepcopy(model)
-    remove()
-    assert torch.equal(validation(twin, kind), expected)
-    assert torch.equal(validation(model, kind), whole)
-    with masked(twin, parse_heads("A:1:1")), masked(model, parse_heads("E:1:2 A:1:1")):
-        assert torch.equal(validation(twin, kind), validation(model, kind))
-    assert torch.equal(validation(twin, kind), expected)
-    randomise(twin, seed=1)
-    assert torch.equal(validation(model, kind), whole)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_saved_meanwhile_is_of_the_whole_model(kind):
-    model = model_of(kind)
-    whole, names = validation(model, kind), list(model.state_dict())
-    file = io.BytesIO()
-    with masked(model, list_heads(model)[:2]):
-        validation(model, kind)
-        assert list(model.state_dict()) == names
-        torch.save(model.state_dict(), file)
-    file.seek(0)
-    fresh = make(kind).eval()
-    nn.Module.load_state_dict(fresh, torch.load(file), strict=True)
-    assert torch.equal(validation(fresh, kind), whole)
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -503,19 +210,3 @@ def test_places_without_attention_are_refused():
         name = f"{place[0]}:{place[1]}"
         with pytest.raises(ValueError, match=f"^{name}: Transformer.* has no attention there$"):
             set_gates(model_of(kind), {place: torch.ones(4)})
-
-
-def test_a_mask_must_name_heads_of_the_model():
-    model = model_of("transformer")
-    before = traces(model)
-    for heads, message in (
-        ([], "a mask must name at least one head, as E:1:3"),
-        ([Head("E", 1, 5)], "E:1:5: layer 1 of part E has heads 1-4"),
-        (parse_heads("E:1:1 A:3:1"), "A:3:1: the model has .* in layers 1,2"),
-    ):
-        for mask in (masked, mask_gates, mask_heads):
-            with pytest.raises(ValueError, match=message), ExitStack() as stack:
-                result = mask(model, heads)
-                if mask is masked:
-                    stack.enter_context(result)
-    assert traces(model) == before

@@ -2,10 +2,10 @@
 
 import pytest
 from fairseq.modules import MultiheadAttention
+from head_models import MODELS, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lite_transformer_plugin import build
 from lite_transformer_plugin.heads import (
     Head,
     attentions,
@@ -17,67 +17,7 @@ from lite_transformer_plugin.heads import (
 )
 from lite_transformer_plugin.heads.names import PARTS, check_parts, heads_left, sort_heads
 
-WORDS = 24  # the vocabulary
-
-
-def sides(encoder: dict, decoder: dict) -> list[str]:
-    """Flags of both sides: {"layers": 2} -> --encoder-layers 2."""
-    named = {"encoder": encoder, "decoder": decoder}
-    pairs = [(f"--{side}-{key}", value) for side in named for key, value in named[side].items()]
-    return [str(word) for pair in pairs for word in pair]
-
-
-def size(layers: int, heads: int, width: int = 16) -> dict:
-    return {
-        "layers": layers,
-        "attention-heads": heads,
-        "embed-dim": width,
-        "ffn-embed-dim": width,
-    }
-
-
-def convolutional(layers: int, heads: int) -> dict:
-    return size(layers, heads) | {"conv-dim": 16, "kernel-size-list": [3] * layers}
-
-
-RECURRENT = {"embed-dim": 8, "hidden-size": 8}
-NARROW = {"embed-dim": 8, "layers": "[(8,3)]*2"}
-# architecture, flags and heads of every kind of model
-MODELS = {
-    "lite_transformer": (
-        "lite_transformer",
-        # of the decoder's two numbers of heads, LSRA's is apart
-        [*sides(size(2, 2), size(1, 4)), "--decoder-self-attention-heads", "2"],
-        "E:1:1,2 E:2:1,2 A:1:1-4 D:1:1,2",
-    ),
-    "transformer": (
-        "transformer",
-        sides(size(3, 4), size(2, 3, 12) | {"output-dim": 12}),
-        "E:1:1-4 E:2:1-4 E:3:1-4 A:1:1-3 A:2:1-3 D:1:1-3 D:2:1-3",
-    ),
-    "bart": ("bart_base", sides(size(2, 4), size(1, 2)), "E:1:1-4 E:2:1-4 A:1:1,2 D:1:1,2"),
-    "transformer_lm": ("transformer_lm", sides({}, size(2, 4)), "D:1:1-4 D:2:1-4"),
-    "roberta": ("roberta", sides(size(2, 4), {}), "E:1:1-4 E:2:1-4"),
-    "lightconv": (
-        "lightconv",
-        sides(convolutional(2, 4), convolutional(2, 2)),
-        "A:1:1,2 A:2:1,2",
-    ),
-    "no cross-attention": (
-        "transformer",
-        [*sides(size(1, 4), size(1, 2)), "--no-cross-attention"],
-        "E:1:1-4 D:1:1,2",
-    ),
-    "fconv": ("fconv", sides(NARROW, NARROW | {"out-embed-dim": 8}), ""),
-    "lstm": ("lstm", sides(RECURRENT, RECURRENT | {"out-embed-dim": 8}), ""),
-}
 KINDS = [name for name, (_, _, heads) in MODELS.items() if heads]
-
-
-def make(kind: str, *flags: str):
-    arch, given_flags, _ = MODELS[kind]
-    return build.architecture(arch, WORDS, [*given_flags, *flags])
-
 
 # --- names ----------------------------------------------------------------------------------------
 

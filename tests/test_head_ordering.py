@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 import torch
 from fairseq.modules import MultiheadAttention
+from head_models import model_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_head_gates import model_of
 
 from lite_transformer_plugin.heads import Head, attentions, list_heads, parse_heads
 from lite_transformer_plugin.heads.names import PARTS, sort_heads

@@ -1,113 +1,48 @@
-"""Pruned checkpoints in stock commands: they load strictly, train on, and need no other file."""
+"""Pruned checkpoints: what is in them, and that stock commands load them strictly."""
 
 import copy
-import logging
 import re
-import shlex
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import randomise
-from fairseq import checkpoint_utils, options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from stock import LAST, NO_VALIDATION, PLUGIN, call, generate, interactive, make_data, train
-from test_commands import TRAIN
-from test_head_names import size
-from test_head_removal import old_names
-from torch import Tensor, nn
+from fairseq import checkpoint_utils
+from pruned_checkpoints import (
+    FORMATS,
+    HEADS,
+    MASKS,
+    MODELS,
+    data_of,
+    entries,
+    hypotheses,
+    prune,
+    prune_every,
+    train_every,
+)
+from stock import PLUGIN, call, interactive
+from torch import Tensor
 from torch.testing import assert_close
 
 from lite_transformer_plugin import build, checkpoint_files
 from lite_transformer_plugin.cli import average_checkpoints, profile
-from lite_transformer_plugin.cli.fine_tuning import fine_tuning_command
 from lite_transformer_plugin.cost import count
 from lite_transformer_plugin.heads import list_heads, parse_heads
 from lite_transformer_plugin.models.pruned import model_config, prune_checkpoint
 
-HEADS = "E:1:1 E:2:1-4 A:1:2,3 A:2:1-4 D:1:1-3"  # two layers lose all theirs
-MODELS = {
-    "lite_transformer": ("lite_transformer", size(2, 4)),
-    "transformer": ("transformer", size(2, 4)),
-    "bart": ("bart_base", size(2, 4)),
-}
-FORMATS = [*MODELS, "legacy"]  # the last one as fairseq wrote a transformer in 2018
-MASKS = ["--task", "prune_heads", "--mask-heads", HEADS]
-OPTIMIZER = ["--adam-betas", "(0.9, 0.98)", "--lr-scheduler", "inverse_sqrt", "--warmup-updates=9"]
-QUICK = [NO_VALIDATION, "--num-workers=0"]
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    return make_data(tmp_path_factory.mktemp("pruned"))
+    return data_of(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")
-def trained(data) -> dict[str, Path]:
-    """A checkpoint of every kind, with random weights, so that translations differ."""
-    paths = {}
-    for kind, (arch, flags) in MODELS.items():
-        sizes = [f"--{side}-{n}={v}" for side in ("encoder", "decoder") for n, v in flags.items()]
-        how = ["--arch", arch, "--share-all-embeddings", *sizes, *TRAIN[9:], *OPTIMIZER]
-        train(data, data / kind, "--max-update", 1, *QUICK, how=how)
-        paths[kind] = data / f"{kind}.pt"
-        model, state = randomised(data / kind / LAST)
-        torch.save(state | {"model": model.state_dict()}, paths[kind])
-    paths["legacy"] = data / "legacy.pt"
-    torch.save(as_legacy(torch.load(paths["transformer"])), paths["legacy"])
-    return paths
-
-
-def randomised(path: Path) -> tuple[nn.Module, dict]:
-    """A model in which attention has a say, and its checkpoint with the weights it had."""
-    model = randomise(build.checkpoint(path)[0])
-    for name, parameter in model.named_parameters():
-        if name.endswith("out_proj.weight"):
-            parameter.data *= 5
-    return model, checkpoint_files.read(path)
-
-
-def as_legacy(state: dict) -> dict:
-    """One flat Namespace instead of a configuration, and tensors under their old names."""
-    args = Namespace(**vars(state.pop("cfg")["model"]))
-    del args._name
-    return state | {"args": args, "model": old_names(state["model"])}
-
-
-def prune(path: Path, heads: str = HEADS, name: str | None = None) -> Path:
-    model, _ = build.checkpoint(path)
-    state = prune_checkpoint(checkpoint_files.read(path), parse_heads(heads), model)
-    pruned = path.with_name(name or f"pruned-{path.name}")
-    torch.save(state, pruned)
-    return pruned
+def trained(tmp_path_factory) -> dict[str, Path]:
+    return train_every(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")
-def pruned(trained) -> dict[str, Path]:
-    return {kind: prune(path) for kind, path in trained.items()}
-
-
-@pytest.fixture(autouse=True)
-def log_handlers():
-    """fairseq-validate replaces them."""
-    before = logging.getLogger().handlers[:]
-    yield
-    logging.getLogger().handlers[:] = before
-
-
-def entries(cfg) -> dict:
-    return vars(cfg) if isinstance(cfg, Namespace) else dict(cfg)
-
-
-def hypotheses(capsys, data: Path, path: Path, *words) -> tuple[list[str], Tensor]:
-    """What fairseq-generate prints: every hypothesis, and the scores of its words."""
-    capsys.readouterr()
-    generate(data, path, "--num-workers", 0, *words)
-    out = capsys.readouterr().out
-    texts = re.findall(r"^(H-\d+)\t\S+\t(.*)", out, re.MULTILINE)
-    scores = re.findall(r"^P-\d+\t(.*)", out, re.MULTILINE)
-    return texts, torch.tensor([float(score) for line in scores for score in line.split()])
+def pruned(tmp_path_factory) -> dict[str, Path]:
+    return prune_every(tmp_path_factory.getbasetemp())
 
 
 # --- what is in the file --------------------------------------------------------------------------
@@ -259,83 +194,6 @@ def test_overrides_reach_the_original(kind, data, pruned):
     [model], cfg, _ = load([str(pruned[kind])], overrides)
     assert model.encoder.dropout_module.p == 0.7 == cfg.model.dropout
     assert cfg.model.encoder_layers == 2
-
-
-# --- training -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_the_printed_line_trains_on_and_resumes(kind, data, pruned, caplog, capsys):
-    """Its checkpoints need no other file."""
-    start = prune(pruned[kind], "D:2:1", f"start-{kind}.pt")
-    line = fine_tuning_command(start, str(data)).replace("lite_transformer_plugin", PLUGIN)
-    command, *words = shlex.split(line)
-    saved = data / f"{kind}-on"
-    words += ["--cpu", *QUICK, "--save-dir", str(saved), "--no-epoch-checkpoints"]
-    assert command == "fairseq-train"
-    call("train", *words, "--max-update", 2)
-    assert any("loading pretrained model from" in r.message for r in caplog.records)
-    start.unlink()
-    before = torch.load(saved / LAST)
-    call("train", *words, "--max-update", 3)
-    after = torch.load(saved / LAST)
-    assert [state["optimizer_history"][-1]["num_updates"] for state in (before, after)] == [2, 3]
-    assert entries(after["cfg"]["model"])["pruned_heads"] == f"{HEADS} D:2:1"
-    assert len(hypotheses(capsys, data, saved / LAST)[0]) == 7
-    model, _ = build.checkpoint(prune(saved / LAST, "D:2:3"))
-    assert [str(head) for head in list_heads(model, "D")] == ["D:1:4", "D:2:2", "D:2:4"]
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_the_printed_line_repeats_the_settings(kind, data, pruned):
-    command, *words = shlex.split(fine_tuning_command(pruned[kind]))
-    words = [PLUGIN if word == "lite_transformer_plugin" else word for word in words]
-    assert words[0] == "DATA"
-    parser = options.get_training_parser()
-    found = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words))
-    expected = checkpoint_utils.load_checkpoint_to_cpu(str(pruned[kind]))["cfg"]
-    assert found.optimizer.adam_betas == "(0.9, 0.98)" and found.criterion.label_smoothing == 0.1
-    for name in ("criterion", "optimizer", "lr_scheduler"):
-        assert found[name] == expected[name], name
-    for name in ("batch_size", "max_tokens"):
-        assert found.dataset[name] == expected.dataset[name]
-    assert found.optimization == expected.optimization
-    assert {k: v for k, v in found.task.items() if k != "data"} == {
-        k: v for k, v in expected.task.items() if k != "data"
-    }
-    assert found.checkpoint.save_dir == f"{pruned[kind].stem}-fine-tuned"
-    old, new = vars(model_config(torch.load(pruned["transformer"]))), vars(found.model)
-    if kind == "transformer":
-        assert {k: new[k] for k in old.keys() - new.keys()} == {}
-        assert new["encoder_layers"] == old["encoder_layers"] == 2
-
-
-def parsed(path: Path | None, *words) -> Namespace:
-    source = [] if path is None else ["--pruned-from", str(path)]
-    parser = options.get_training_parser()
-    return options.parse_args_and_arch(parser, ["DATA", "--arch", "pruned", *source, *words])
-
-
-def test_dropout_can_be_chosen_anew(pruned):
-    assert parsed(pruned["transformer"]).dropout == 0.1
-    args = parsed(pruned["transformer"], "--dropout", "0.4", "--batch-size", "3")
-    assert (args.dropout, args.batch_size, args.encoder_layers) == (0.4, 3, 2)
-    model = build.from_arguments(args, vocabulary=24)
-    assert model.encoder.dropout_module.p == 0.4 and len(list_heads(model)) == 24 - 14
-
-
-@pytest.mark.parametrize(
-    "kind, message",
-    [
-        (None, "--arch pruned needs --pruned-from CKPT"),
-        ("transformer", "has all its heads, fine-tune it with its own --arch transformer"),
-        ("missing", "No such file"),
-    ],
-)
-def test_what_there_is_to_train_must_be_a_pruned_checkpoint(kind, message, trained):
-    path = trained.get(kind, Path("missing.pt")) if kind else None
-    with pytest.raises((ValueError, OSError), match=message):
-        parsed(path)
 
 
 # --- our own commands -----------------------------------------------------------------------------

@@ -70,7 +70,6 @@ if command -v flock >/dev/null && ! flock --nonblock 9; then
   refuse "another run is at work in $WORK"
 fi
 export PYTHONUNBUFFERED=1                          # the progress lines come when they are written
-export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} # score.py imports the plugin, installed or not
 
 # A small MINUTES still trains for half of it.
 budget=$(python3 -c "import sys; m = 60 * float(sys.argv[1]); print(round(max(m - $reserve, m / 2), 1))" "$MINUTES")

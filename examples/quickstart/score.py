@@ -6,6 +6,7 @@ With --table: print the results of several runs side by side instead.
 import argparse
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -13,7 +14,11 @@ from pathlib import Path
 
 import sacrebleu
 
-from lite_transformer_plugin.generation_output import read_lines, read_sentences
+# By its path: to import the package is to import fairseq, which takes seconds.
+READER = Path(__file__).parents[2] / "lite_transformer_plugin/generation_output.py"
+spec = importlib.util.spec_from_file_location("generation_output", READER)
+generation_output = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(generation_output)
 
 SHOWN = 5
 SHOWN_WORDS = range(8, 19)  # long enough to say something, short enough for a line
@@ -46,9 +51,11 @@ def write_result(path: Path, result: dict) -> None:
 
 def score(model: Path, text: Path, command: str | None) -> None:
     """Print translations and BLEU of the model folder, and write its result.json."""
-    sources, references = (list(read_lines(text / f"test.{side}")) for side in ("de", "en"))
+    sources, references = (
+        list(generation_output.read_lines(text / f"test.{side}")) for side in ("de", "en")
+    )
     try:
-        hypotheses = read_sentences(model / "generate.txt", "D", len(references))
+        hypotheses = generation_output.read_sentences(model / "generate.txt", "D", len(references))
     except ValueError as error:
         raise SystemExit(f"score.py: {error}") from error
     schedule = json.loads((model / "schedule.json").read_text())

@@ -9,6 +9,7 @@ Leaves beside generate.txt, sorted by sentence number:
 import argparse
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -21,7 +22,11 @@ import sacrebleu
 from corpus_files import Failure, read_lines, say, whole
 from text_steps import detokenise, split_compounds
 
-from lite_transformer_plugin.generation_output import read_sentences
+# By its path: to import the package is to import fairseq, which takes seconds.
+READER = Path(__file__).parents[2] / "lite_transformer_plugin/generation_output.py"
+spec = importlib.util.spec_from_file_location("generation_output", READER)
+generation_output = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(generation_output)
 
 PACKAGES = ("torch", "ve-fairseq", "fairseq-fixed", "fairseq", "sacrebleu", "sacremoses")
 
@@ -66,8 +71,8 @@ def versions() -> dict[str, str]:
 def score(args: argparse.Namespace) -> None:
     generated = args.result / "generate.txt"
     try:
-        references = read_sentences(generated, "T")
-        hypotheses = read_sentences(generated, "H", expected=len(references))
+        references = generation_output.read_sentences(generated, "T")
+        hypotheses = generation_output.read_sentences(generated, "H", expected=len(references))
     except ValueError as error:
         raise Failure(str(error)) from error
     compared = split_compounds if args.split_compounds else str

@@ -1,6 +1,6 @@
 """`fairseq-prune-heads`: which heads matter, and what BLEU is left without the others.
 
-A run is a row of stages - importance, ablation, curve, saving - on one opened model. Each stage
+A run is a row of stages - importance, roles, ablation, curve, saving - on one opened model. Each
 remembers what it has found in the results folder, and a command that was stopped goes on there.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fairseq import utils
 from omegaconf import DictConfig
 from torch import nn
 
@@ -20,12 +21,15 @@ from .. import build, checkpoint_files, report
 from ..cost import count, stored_bytes
 from ..heads import ablation, ordering, pictures
 from ..heads.curve import Point, curve
+from ..heads.heat_maps import heat_maps
 from ..heads.names import Head, format_heads, list_heads, parse_heads
+from ..heads.scatter import correlation
 from ..models.pruned import prune_checkpoint
 from ..results_folder import ResultsFolder, claim
-from . import guarded, processes, quiet_logs
+from . import guarded, processes, prune_heads_gates, quiet_logs
 from .fine_tuning import fine_tuning_command
 from .prune_heads_arguments import NAME, command, parse, settings
+from .prune_heads_roles import open_parses, write_roles
 from .prune_heads_study import (
     Output,
     Study,
@@ -41,24 +45,28 @@ from .prune_heads_study import (
 def run(argv: Sequence[str]) -> None:
     """The whole command."""
     quiet()
-    args, _ = parse(argv)
+    args, cfg = parse(argv)
     report.new_figure(1, 1)  # pictures come last: say now if they cannot be drawn
     claim(args.results_dir, settings(args, _digests(args)), args.force)
     _check_saved(args)
-    processes.run_in_processes(args.processes, work, list(argv))
+    processes.run_in_processes(args.processes, work, list(argv), args, cfg)
 
 
-def work(argv: Sequence[str]) -> None:
+def work(argv: Sequence[str], args: argparse.Namespace, cfg: DictConfig) -> None:
     """What each process does; the first one alone writes and prints."""
     quiet()
-    args, cfg = parse(argv)
+    utils.import_user_module(cfg.common)  # a process begins without it
     folder = ResultsFolder(args.results_dir, processes.rank())
     output = Output(folder, command(argv), args.order_seed)
     if args.checkpoints:
         dynamics(args, cfg, folder, output)
         return
     study = open_study(args, cfg, folder, args.path)
-    write_importance(study, output)
+    parses = open_parses(study)
+    if not args.gates_from:
+        write_importance(study, output)
+    if args.roles:
+        write_roles(study, output, parses)
     if args.only_importance:
         return
     if args.ablate:
@@ -76,7 +84,7 @@ def quiet() -> None:
 def _digests(args: argparse.Namespace) -> dict[str, str]:
     """Checkpoints by what is in them; their names tell curves apart."""
     found = {}
-    for path in args.checkpoints or [args.path]:
+    for path in filter(None, [*(args.checkpoints or [args.path]), args.gates_from]):
         with open(path, "rb") as file:
             found["/".join(Path(path).parts[-2:])] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
@@ -84,8 +92,9 @@ def _digests(args: argparse.Namespace) -> dict[str, str]:
 
 def _check_saved(args: argparse.Namespace) -> None:
     known = ResultsFolder(args.results_dir).known("saved")
-    for share in args.save_ratio:
-        path = Path(args.results_dir) / saved_name(share)
+    names = [prune_heads_gates.SAVED] if args.gates_from else map(saved_name, args.save_ratio)
+    for name in names:
+        path = Path(args.results_dir) / name
         if path.name not in known:
             report.check_outputs([path], args.force)
 
@@ -98,7 +107,7 @@ def write_importance(study: Study, output: Output) -> None:
     more = {"unit": args.importance_unit, "normalised": not args.raw_importance}
     output.write("importance", rows, **more)
     title = f"Importance of heads, per {args.importance_unit}"
-    output.draw("importance", pictures.heat_maps(scores_of(rows), title))
+    output.draw("importance", heat_maps(scores_of(rows), title))
     least = ", ".join(map(str, ordering.by_score(scores_of(rows))[:5]))
     output.say(f"importance of {len(rows)} heads on {args.importance_subset}: least in {least}")
 
@@ -123,7 +132,7 @@ def write_one_ablation(found: ablation.Ablation, output: Output, name: str, wher
     significant = {head for head, result in found.results.items() if result.significant}
     title = f"BLEU {ablation.KINDS[found.kind]}, on {where}"
     label = "difference in BLEU (points)"
-    figure = pictures.heat_maps(differences, title, label, signed=True, significant=significant)
+    figure = heat_maps(differences, title, label, signed=True, significant=significant)
     output.draw(name, figure)
     output.say(ablation.format_ablation(found))
 
@@ -131,13 +140,13 @@ def write_one_ablation(found: ablation.Ablation, output: Output, name: str, wher
 def write_comparison(
     here: ablation.Ablation, there: ablation.Ablation, output: Output, data: str
 ) -> None:
-    """The paper's tables 5 and 6, and its figures 3 and 4."""
+    """The paper's section 3.4, and its tables 5 and 6."""
     found = ablation.correlate(here, there)
     rows = ablation.tested_elsewhere(here, there)
     output.write("comparison", rows, **found._asdict())
     pairs = {h: (r.difference, there.results[h].difference) for h, r in here.results.items()}
     names, title = ("--gen-subset", "--compare-data"), f"BLEU {ablation.KINDS[here.kind]}"
-    figure = pictures.correlation(pairs, found.r, found.p, names, title)
+    figure = correlation(pairs, found.r, found.p, names, title)
     output.draw("comparison", figure)
     output.say(f"same heads on {data}: Pearson r = {found.r:.2f}, p = {found.p:.2g}")
 
@@ -196,14 +205,19 @@ def saved_name(share: float) -> str:
 
 
 def save(study: Study, output: Output, points: Sequence[Point]) -> None:
-    """Checkpoints without the heads of --save-ratio, and the line that trains each on."""
+    """Checkpoints without heads, as asked for, and the line that trains each on."""
+    gates = study.args.gates_from
     for point in points:
-        if point.share not in study.args.save_ratio or processes.rank():
+        wanted = point.removed if gates else point.share in study.args.save_ratio
+        if not wanted or processes.rank():
             continue
-        path = study.folder.path(saved_name(point.share))
+        name = prune_heads_gates.SAVED if gates else saved_name(point.share)
+        path = study.folder.path(name)
         model, _ = build.checkpoint(study.path)
         state = checkpoint_files.read(study.path)
         pruned = prune_checkpoint(state, point.removed, model)
+        if gates:
+            pruned = prune_heads_gates.without_gates(pruned)
         report.write_atomically(path, lambda file, p=pruned: torch.save(p, file), force=True)
         study.folder.remember("saved", path.name, format_heads(point.removed))
         output.say(f"{path}: {before_and_after(model, state, *build.checkpoint(path))}")

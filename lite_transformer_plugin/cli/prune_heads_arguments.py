@@ -14,6 +14,7 @@ import lite_transformer_plugin
 from ..heads.ablation import KINDS
 from ..heads.importance import UNITS
 from ..heads.names import PARTS, check_parts
+from . import prune_heads_gates
 
 NAME = "fairseq-prune-heads"
 ORDERS = ("importance", "ablation", "norm", "random")
@@ -50,7 +51,10 @@ def parser() -> argparse.ArgumentParser:
     add("--reestimate", action="store_true", help="measure importance anew before each step")
     add("--compare-data", metavar="DATA2", help="do the same heads matter there? With --ablate")
     add("--checkpoints", nargs="+", metavar="CKPT", help="one curve each, instead of --path")
+    add("--roles", action="store_true", help="what do heads look at, on --gen-subset?")
+    add("--parses", metavar="CONLLU", help="of its sources, for syntactic heads; with --roles")
     add("--save-ratio", metavar="R,R", help="write pruned-40.pt for a share of 0.4")
+    add("--gates-from", metavar="CKPT", help="write pruned-gates.pt without what it has closed")
     return result
 
 
@@ -113,6 +117,14 @@ def _check_together(args: argparse.Namespace) -> None:
         raise ValueError("--compare-data compares ablations: give --ablate one or all-but-one, too")
     if args.checkpoints and (args.ablate or args.save_ratio):
         raise ValueError("--checkpoints draws curves only: --ablate and --save-ratio need --path")
+    if args.roles and args.checkpoints:
+        raise ValueError("--checkpoints draws curves only: --roles needs --path")
+    if args.parses and not args.roles:
+        raise ValueError("--parses tells which heads follow syntax: give --roles, too")
+    if args.parses and not Path(args.parses).is_file():
+        raise ValueError(f"--parses {args.parses}: there is no such file")
+    if args.gates_from:
+        prune_heads_gates.check_together(args, {"parts": list(PARTS), "ratios": list(SHARES)})
     if 0.0 in args.save_ratio:
         raise ValueError("--save-ratio 0 removes no head: there would be nothing to save")
 
@@ -120,7 +132,7 @@ def _check_together(args: argparse.Namespace) -> None:
 def settings(args: argparse.Namespace, digests: dict[str, str]) -> dict[str, Any]:
     """All that decides the results; two commands that agree in it find the same."""
     skipped = {*IMMATERIAL, "user_dir", "log_format", "log_interval", "no_progress_bar", "cpu"}
-    skipped |= {"num_workers", "path", "checkpoints", "log_file"}
+    skipped |= {"num_workers", "path", "checkpoints", "gates_from", "log_file"}
     found = {k: v for k, v in vars(args).items() if k not in skipped and not k.startswith("_")}
     return {k: v if isinstance(v, (int, float, list)) else str(v) for k, v in found.items()} | {
         "checkpoints": digests

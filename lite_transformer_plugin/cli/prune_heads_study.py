@@ -4,26 +4,32 @@ import argparse
 import ast
 import copy
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils, tasks, utils
+from fairseq.data import FairseqDataset
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import progress_bar
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
 
 from .. import report
-from ..evaluation import Bleu, Comparison, Translator
+from ..evaluation import Translator
 from ..heads import ablation, importance, ordering, pictures
 from ..heads.curve import removals
 from ..heads.gates import masked
 from ..heads.names import Head, format_heads, list_heads, parse_heads
 from ..results_folder import ResultsFolder
+from ..scoring import Bleu, Comparison
 from . import processes
+from .prune_heads_arguments import SHARES
+from .prune_heads_gates import build_loss, closed_by
 
 MAX_TOKENS = 4096  # of a batch for importance, where no flag limits it
 Scores = Mapping[Head, float]
@@ -67,19 +73,13 @@ class Study:
     task: FairseqTask
     model: nn.Module
     saved_cfg: DictConfig
+    translator: Translator | None  # none with --only-importance
     name: str = ""  # tells models of one command apart in what is remembered
-    _translator: Translator | None = field(default=None, repr=False)
 
     @property
     def heads(self) -> list[Head]:
         """Those that may go."""
         return list_heads(self.model, self.args.parts)
-
-    @property
-    def translator(self) -> Translator:
-        if self._translator is None:
-            self._translator = open_translator(self.args, self.cfg, self.task, self.model)
-        return self._translator
 
     @property
     def bleu(self) -> Bleu:
@@ -97,10 +97,11 @@ class Study:
 def open_study(
     args: argparse.Namespace, cfg: DictConfig, folder: ResultsFolder, path: str, name: str = ""
 ) -> Study:
-    """Load a checkpoint as fairseq-generate does.
+    """Load a checkpoint as fairseq-generate does, and see that all can be done that is asked for.
 
     Raises:
-        ValueError: if the model has no attention heads in these parts.
+        ValueError: if the model has no attention heads in these parts, or not enough, and for a
+            split that is not there.
     """
     task = tasks.setup_task(cfg.task)
     overrides = ast.literal_eval(cfg.common_eval.model_overrides)
@@ -113,7 +114,33 @@ def open_study(
     model.prepare_for_inference_(cfg)
     if not list_heads(model, args.parts):
         raise ValueError(f"{path}: {type(model).__name__} has no heads of {','.join(args.parts)}")
-    return Study(args, cfg, folder, path, task, model, saved_cfg, name)
+    limit_shares(args, list_heads(model, args.parts))
+    translator = None if args.only_importance else open_translator(args, cfg, task, model)
+    study = Study(args, cfg, folder, path, task, model, saved_cfg, translator, name)
+    shares = [*args.ratios, *args.save_ratio]
+    removals(
+        lambda _: dict.fromkeys(study.heads, 0.0), study.heads, shares, args.min_heads_per_layer
+    )
+    return study
+
+
+def limit_shares(args: argparse.Namespace, heads: Sequence[Head]) -> None:
+    """Of the default --ratios, keep those that --min-heads-per-layer allows.
+
+    Raises:
+        ValueError: for a share that the user has given, before hours are spent.
+    """
+    left = Counter(head.place for head in heads).values()
+    may_go = sum(max(0, number - args.min_heads_per_layer) for number in left)
+    if args.ratios == list(SHARES):
+        args.ratios = [s for s in SHARES if ordering.number_of(s, len(heads)) <= may_go]
+    for share in (*args.ratios, *args.save_ratio):
+        number = ordering.number_of(share, len(heads))
+        if number > may_go:
+            raise ValueError(
+                f"a share of {share:g} is {number} of {len(heads)} heads, but "
+                f"--min-heads-per-layer {args.min_heads_per_layer} lets {may_go} go"
+            )
 
 
 def open_translator(
@@ -150,7 +177,7 @@ def importance_rows(study: Study, removed: Sequence[Head] = ()) -> list[dict[str
     kind, key = f"importance {study.name}", format_heads(removed)
     known = study.folder.known(kind)
     if key not in known:
-        criterion = study.task.build_criterion(study.saved_cfg.criterion).eval()
+        criterion = build_loss(study.task, study.saved_cfg.criterion).eval()
         what = f"importance without {len(removed)} heads"
         with masked(study.model, removed) if removed else nullcontext():
             found = importance.measure(
@@ -167,32 +194,45 @@ def importance_rows(study: Study, removed: Sequence[Head] = ()) -> list[dict[str
 
 def samples(study: Study) -> Iterable[Mapping[str, Any]]:
     """This process's share of the batches: of a whole split in order, else of a shuffled one."""
-    args, cfg, split = study.args, study.cfg, study.args.importance_subset
+    args, rank, world = study.args, processes.rank(), processes.world_size()
+    batches = batches_of(study, "--importance-subset", args.importance_subset)
+    if args.importance_steps is None:
+        return batches.next_epoch_itr(shuffle=False)
+    some = batches.next_epoch_itr(shuffle=True)
+    some.take(max(0, -(-(args.importance_steps - rank) // world)))
+    return some
+
+
+def dataset_of(study: Study, flag: str, split: str) -> FairseqDataset:
+    """A split, which is read once, and which that flag names."""
     if split not in study.task.datasets:
         try:
             study.task.load_dataset(split)
         except FileNotFoundError as error:
             raise ValueError(
-                f"--importance-subset {split}: there is no such split in {cfg.task.data}"
+                f"{flag} {split}: there is no such split in {study.cfg.task.data}"
             ) from error
-    limits, rank, world = cfg.dataset, processes.rank(), processes.world_size()
+    return study.task.dataset(split)
+
+
+def batches_of(study: Study, flag: str, split: str) -> EpochBatchIterator:
+    """The batches of a split of which each process gets its share."""
+    limits = study.cfg.dataset
     unlimited = limits.max_tokens is None and limits.batch_size is None
-    batches = study.task.get_batch_iterator(
-        dataset=study.task.dataset(split),
+    return study.task.get_batch_iterator(
+        dataset=dataset_of(study, flag, split),
         max_tokens=MAX_TOKENS if unlimited else limits.max_tokens,
         max_sentences=limits.batch_size,
         max_positions=utils.resolve_max_positions(
             study.task.max_positions(), study.model.max_positions()
         ),
         ignore_invalid_inputs=limits.skip_invalid_size_inputs_valid_test,
-        seed=cfg.common.seed,
-        num_shards=world,
-        shard_id=rank,
+        seed=study.cfg.common.seed,
+        num_shards=processes.world_size(),
+        shard_id=processes.rank(),
         num_workers=limits.num_workers,
-    ).next_epoch_itr(shuffle=args.importance_steps is not None)
-    if args.importance_steps is not None:
-        batches.take(max(0, -(-(args.importance_steps - rank) // world)))
-    return batches
+        disable_iterator_cache=True,  # the same split may be cut otherwise by who comes next
+    )
 
 
 def scores_of(rows: Iterable[Mapping[str, Any]]) -> dict[Head, float]:
@@ -215,12 +255,18 @@ def ablate(
         print(f"{head} {kind}: BLEU {result.score:.2f} ({result.difference:+.2f})", file=sys.stderr)
 
     bleu = Bleu.from_config(translator.references, study.cfg.scoring)
-    return ablation.ablate(translator, bleu, kind, study.args.parts, known, on_result)
+    found = ablation.ablate(translator, bleu, kind, study.args.parts, known, on_result)
+    if translator is study.translator:  # the curve begins there
+        study.folder.remember(f"bleu {study.name}", format_heads([]), found.base)
+    return found
 
 
 def steps(study: Study, shares: Sequence[float]) -> list[tuple[float, list[Head]]]:
-    """Which heads are gone at each share, by --order."""
+    """Which heads are gone at each share, by --order or --gates-from."""
     args = study.args
+    if args.gates_from:
+        closed = closed_by(args.gates_from, study.model)
+        return [(0.0, []), (len(closed) / len(study.heads), closed)]
     once = None if args.reestimate else _scores(study)
 
     def measure(removed: Sequence[Head]) -> Scores:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..evaluation import Bleu, Comparison, PairedBootstrap, Translator, share
+from ..evaluation import Translator, share
 from ..report import format_table
+from ..scoring import Bleu, Comparison, PairedBootstrap
 from .gates import masked
 from .names import PARTS, Head, Place, attentions, check_heads, list_heads, sort_heads
 

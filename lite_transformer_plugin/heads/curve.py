@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..evaluation import Bleu, Translator
+from ..evaluation import Translator
+from ..scoring import Bleu
 from .gates import masked
 from .names import Head, format_heads
 from .ordering import number_of, stepwise

@@ -26,6 +26,7 @@ from torch import nn
 from .. import checkpoint_files
 from ..heads.names import Head, format_heads, parse_heads
 from ..heads.removal import remove_heads_, shrink_tensors
+from ..tasks.masks_left import masks_left
 
 ARCH = "pruned"
 DROPOUTS = {
@@ -125,8 +126,8 @@ def prune_checkpoint(
 ) -> dict[str, Any]:
     """A checkpoint, as `checkpoint_files.read` gives it, without some heads of its model.
 
-    The optimizer's state goes, since it belongs to the old weights; everything else stays,
-    precision and shared tensors included.
+    The optimizer's state goes, since it belongs to the old weights, and so does what a mask of the
+    training says about these heads; everything else stays, precision and shared tensors included.
 
     Args:
         state: is not changed.
@@ -148,6 +149,9 @@ def prune_checkpoint(
         if pruned.get(name) is not None:
             pruned[name] = copy.deepcopy(pruned[name])
             _describe_(pruned["args"] if name == "args" else pruned["cfg"]["model"], heads)
+    task = (pruned.get("cfg") or {}).get("task") or {}
+    with _writable(task):
+        _entries(task).update(masks_left(_entries(task), heads, model))
     _drop_optimizer_(pruned)
     return pruned
 

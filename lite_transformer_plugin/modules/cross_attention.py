@@ -102,8 +102,7 @@ class CrossAttention(MultiheadAttention):
             padding = None if padding is None else padding[:: self.beam_size]
         k, v = self._split_heads(self.k_proj(key)), self._split_heads(self.v_proj(key))
         if incremental_state is not None:
-            # they are read at every step, the keys as N x H x D x S
-            k, v = k.transpose(2, 3).contiguous().transpose(2, 3), v.contiguous()
+            k, v = k.contiguous(), v.contiguous()  # they are read at every step
             if padding is not None and not padding.any():
                 padding = None
             cache: Dict[str, Optional[Tensor]] = {

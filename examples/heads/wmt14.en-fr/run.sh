@@ -8,12 +8,20 @@
 #   TEST=PREFIX       newstest2013 as PREFIX.en and PREFIX.fr, detokenised, a sentence a line
 #   PROCESSES=N       share the work; default 1
 #   SENTENCES=N       translate so many; default: all 3,000
+#   RATIOS=R,R        points of the curves; default: 0,0.1 ... 1
+#   ONLY="NAME ..."   these experiments alone: one, all-but-one (tables 1 and 2), by-importance,
+#                     by-ablation, by-norm, by-random (figure 3), part-E, part-A, part-D (figure 4)
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=../../translation/environment.sh
 source "$here/../../translation/environment.sh"
 WORK=${WORK:-$here/work} MODEL=${MODEL:-} TEST=${TEST:-} PROCESSES=${PROCESSES:-1}
+every="one all-but-one by-importance by-ablation by-norm by-random part-E part-A part-D"
+ONLY=${ONLY:-$every}
+for name in $ONLY; do
+  [[ " $every " = *" $name "* ]] || refuse "ONLY ($name) must be some of: $every"
+done
 archive=wmt14.en-fr.joined-dict.transformer.tar.bz2
 url=https://dl.fbaipublicfiles.com/fairseq/models/$archive
 mkdir -p "$WORK"
@@ -59,10 +67,15 @@ prune() {
   shift
   fairseq-prune-heads "$WORK/data-bin" --path "$MODEL/model.pt" --beam 5 --remove-bpe --batch-size 64 \
     --importance-subset valid --scoring sacrebleu --sacrebleu-tokenizer none \
-    --processes "$PROCESSES" ${SENTENCES:+--subset-size "$SENTENCES"} --results-dir "$WORK/$results" "$@"
+    --processes "$PROCESSES" ${SENTENCES:+--subset-size "$SENTENCES"} ${RATIOS:+--ratios "$RATIOS"} \
+    --results-dir "$WORK/$results" "$@"
 }
-prune one --ablate one                      # table 1
-prune all-but-one --ablate all-but-one --ratios 0  # table 2
-for order in importance ablation norm random; do prune "by-$order" --order "$order"; done  # figure 3
-for part in E A D; do prune "part-$part" --parts "$part"; done  # figure 4
+for name in $ONLY; do
+  case $name in
+    one) prune one --ablate one ;;
+    all-but-one) prune all-but-one --ablate all-but-one --ratios 0 ;;
+    by-*) prune "$name" --order "${name#by-}" ;;
+    part-*) prune "$name" --parts "${name#part-}" ;;
+  esac
+done
 echo "results: $WORK"

@@ -1,0 +1,1 @@
+"""Criteria that fairseq's commands find by `--criterion`."""
