@@ -14,7 +14,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
@@ -101,30 +101,25 @@ def step(model: torch.nn.Module, words: int, batch: int, length: int) -> Callabl
     return work
 
 
-def train(turns: int) -> list[Row]:
-    rows = []
+def train(turns: int) -> Iterator[Row]:
     for name, (_, words, _, _) in SIZES.items():
         works = {who: step(m, words, SENTENCES, 28) for who, m in models(name).items()}
-        rows.append(row(f"training step, {name}", **interleaved(works, turns)))
-    return rows
+        yield row(f"training step, {name}", **interleaved(works, turns))
 
 
-def decode(turns: int) -> list[Row]:
+def decode(turns: int) -> Iterator[Row]:
     """Beam 4, exactly 25 steps."""
-    rows = []
     for name in SIZES:
         for batch in BATCHES:
             pair = models(name)  # anew: how weights are laid out depends on the batch
             setting = Setting(Lengths(25, 25), batch, repeats=turns, clock=time.process_time)
             found = measure(pair, setting)
             times = {who: found[who]["beam search"].median for who in pair}
-            rows.append(row(f"decoding, {name}, batch {batch}", **times))
-    return rows
+            yield row(f"decoding, {name}, batch {batch}", **times)
 
 
-def convolution(turns: int, channels: int = 160, heads: int = 4, batch: int = 64) -> list[Row]:
+def convolution(turns: int, channels: int = 160, heads: int = 4, batch: int = 64) -> Iterator[Row]:
     """Lightweight convolution, forward and backward, against fairseq's, weight dropout off."""
-    rows = []
     for length in (28, 100):
         for size in KERNELS:
             pair = {
@@ -136,12 +131,11 @@ def convolution(turns: int, channels: int = 160, heads: int = 4, batch: int = 64
             x = torch.randn(length, batch, channels, requires_grad=True)
             grad = torch.randn(length, batch, channels)
             works = {who: lambda m=m, x=x, g=grad: m(x).backward(g) for who, m in pair.items()}
-            times = interleaved(works, 3 * turns)
-            rows.append(row(f"lightweight convolution, T {length}, K {size}", **times))
-    return rows
+            times = interleaved(works, 5 * turns)
+            yield row(f"lightweight convolution, T {length}, K {size}", **times)
 
 
-def heads(turns: int) -> list[Row]:
+def heads(turns: int) -> Iterator[Row]:
     """Half of the heads of every attention removed, and masked beside it; "stock" has them all."""
     torch.manual_seed(1)
     models = {"whole": build.architecture(PRUNED, 10_000)}
@@ -151,7 +145,6 @@ def heads(turns: int) -> list[Row]:
     mask_heads(models["masked"], gone)
     for model in models.values():
         model.eval()
-    rows = []
     for batch in (1, 4, 16, 64):
         source = torch.randint(4, 10_000, (batch, 25))
         lengths = torch.full((batch,), 25)
@@ -161,32 +154,28 @@ def heads(turns: int) -> list[Row]:
         }
         with torch.no_grad():
             times = interleaved(works, 2 * turns)
-        rows += [
-            row(f"encoder, half of the heads {name}, batch {batch}", times[name], times["whole"])
-            for name in ("removed", "masked")
-        ]
+        for name in ("removed", "masked"):
+            what = f"encoder, half of the heads {name}, batch {batch}"
+            yield row(what, times[name], times["whole"])
     for batch in (1, 16):
         setting = Setting(Lengths(25, 25), batch, repeats=turns, clock=time.process_time)
         found = measure(models, setting)
         times = {name: found[name]["beam search"].median for name in models}
-        rows += [
-            row(f"decoding, half of the heads {name}, batch {batch}", times[name], times["whole"])
-            for name in ("removed", "masked")
-        ]
-    return rows
+        for name in ("removed", "masked"):
+            what = f"decoding, half of the heads {name}, batch {batch}"
+            yield row(what, times[name], times["whole"])
 
 
-def length(turns: int) -> list[Row]:
+def length(turns: int) -> Iterator[Row]:
     """Training at growing length, the number of tokens kept: time, and peak memory."""
-    rows, (_, words, _, _) = [], SIZES["w496"]
+    _, words, _, _ = SIZES["w496"]
     pair = models("w496")
     for tokens in LENGTHS:
         batch = max(1, 2000 // tokens)
         works = {who: step(m, words, batch, tokens) for who, m in pair.items()}
-        rows.append(row(f"training, w496, length {tokens}", **interleaved(works, turns)))
+        yield row(f"training, w496, length {tokens}", **interleaved(works, turns))
         peaks = {who: peak_memory(work) for who, work in works.items()}
-        rows.append(row(f"peak memory, w496, length {tokens}", **peaks, unit="MB"))
-    return rows
+        yield row(f"peak memory, w496, length {tokens}", **peaks, unit="MB")
 
 
 def peak_memory(work: Callable[[], object]) -> float:
@@ -223,8 +212,9 @@ def main() -> None:
     rows: list[Row] = []
     with threads(1):
         for part in args.parts or PARTS:
-            rows += PARTS[part](args.turns)
-            print(f"{part} done", file=sys.stderr)
+            for found in PARTS[part](args.turns):
+                rows.append(found)
+                print(*found.values(), file=sys.stderr, flush=True)
     print(
         report.format_table(
             [["", "ours", "stock", "unit", "stock / ours"]]
