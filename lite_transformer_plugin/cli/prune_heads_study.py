@@ -230,7 +230,7 @@ def batches_of(study: Study, flag: str, split: str) -> EpochBatchIterator:
         seed=study.cfg.common.seed,
         num_shards=processes.world_size(),
         shard_id=processes.rank(),
-        num_workers=limits.num_workers,
+        num_workers=0,  # torch waits 5 s for a worker to end, in every pass
         disable_iterator_cache=True,  # the same split may be cut otherwise by who comes next
     )
 
