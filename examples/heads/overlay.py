@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lite_transformer_plugin import report
+from lite_transformer_plugin.cli import quiet_logs
 from lite_transformer_plugin.heads import pictures
 
 Scores = Mapping[float, Sequence[float]]  # BLEU of each run, by the share of heads removed
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="results of a run")
     parser.add_argument("--title", default="Removing attention heads")
     args = parser.parse_args()
+    quiet_logs()
     try:
         found = read(args.folders)
     except ValueError as error:
