@@ -32,7 +32,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["lite_transformer_plugin", "lite_transformer_plugin.*"]),
-    package_data={"lite_transformer_plugin": ["*.json"]},
+    package_data={"lite_transformer_plugin": ["*.json", "heads/*.html"]},
     python_requires=">=3.11",
     install_requires=[
         *FAIRSEQ,

@@ -23,6 +23,7 @@ from ..heads import ablation, ordering, pictures
 from ..heads.curve import Point, curve
 from ..heads.heat_maps import heat_maps
 from ..heads.names import Head, format_heads, list_heads, parse_heads
+from ..heads.report_page import page
 from ..heads.scatter import correlation
 from ..models.pruned import prune_checkpoint
 from ..results_folder import ResultsFolder, claim
@@ -50,6 +51,8 @@ def run(argv: Sequence[str]) -> None:
     claim(args.results_dir, settings(args, _digests(args)), args.force)
     _check_saved(args)
     processes.run_in_processes(args.processes, work, list(argv), args, cfg)
+    if args.report:
+        write_report(args.results_dir)
 
 
 def work(argv: Sequence[str], args: argparse.Namespace, cfg: DictConfig) -> None:
@@ -73,6 +76,13 @@ def work(argv: Sequence[str], args: argparse.Namespace, cfg: DictConfig) -> None
         write_ablation(study, output)
     points = write_curve(study, output)
     save(study, output, points)
+
+
+def write_report(folder: str) -> None:
+    """Everything that is in the folder, this command's and what earlier ones have left."""
+    path, text = Path(folder) / "report.html", page(folder)
+    report.write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"), force=True)
+    print(f"{path}: open it in a browser", flush=True)
 
 
 def quiet() -> None:

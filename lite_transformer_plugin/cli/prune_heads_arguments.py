@@ -20,7 +20,7 @@ NAME = "fairseq-prune-heads"
 ORDERS = ("importance", "ablation", "norm", "random")
 SHARES = tuple(i / 10 for i in range(11))
 # What changes where and how fast a command runs, but not what it finds.
-IMMATERIAL = ("results_dir", "force", "processes")
+IMMATERIAL = ("results_dir", "force", "processes", "report")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     add("--roles", action="store_true", help="what do heads look at, on --gen-subset?")
     add("--parses", metavar="CONLLU", help="of its sources, for syntactic heads; with --roles")
     add("--save-ratio", metavar="R,R", help="write pruned-40.pt for a share of 0.4")
+    add("--report", action="store_true", help="at the end, write a page, report.html, into DIR")
     add("--gates-from", metavar="CKPT", help="write pruned-gates.pt without what it has closed")
     return result
 
@@ -144,7 +145,7 @@ def command(argv: Sequence[str]) -> list[str]:
     words, kept, skip = [NAME, *argv], [], False
     for word in words:
         name = word.split("=")[0]
-        if not skip and name not in ("--results-dir", "--force", "--processes"):
+        if not skip and name not in ("--results-dir", "--force", "--processes", "--report"):
             kept.append(word)
         skip = word in ("--results-dir", "--processes")
     return kept

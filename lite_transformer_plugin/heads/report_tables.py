@@ -4,7 +4,8 @@ All text that is not ours is escaped here, so that a path with < or & in it is s
 """
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .names import PARTS, Head
@@ -26,13 +27,26 @@ def escape(text: Any) -> str:
 def signed(value: float) -> str:
     """Two decimals and a sign, but none before zero."""
     figure = f"{value:+.2f}"
-    return figure.lstrip("+-") if float(figure) == 0 else figure.replace("-", "\N{MINUS SIGN}")
+    return figure.lstrip("+-") if float(figure) == 0 else minus(figure)
+
+
+def minus(figure: str) -> str:
+    return figure.replace("-", "\N{MINUS SIGN}")
+
+
+def three_digits(largest: float) -> str:
+    """The format of figures up to the largest, which all get as many decimals."""
+    if not 0 < largest < math.inf:
+        return ".2f"
+    decimals = 2 - math.floor(math.log10(largest))
+    return f".{max(0, decimals)}f" if decimals <= 4 else ".1e"
 
 
 def head_tables(cells: Mapping[Head, Cell], kind: str) -> str:
     """A table for each part: rows are layers, columns heads. A head that is not there is blank."""
     parts = [part for part in PARTS if any(head.part == part for head in cells)]
-    return "".join(_head_table(cells, part, kind) for part in parts)
+    tables = "".join(f"<div>{_head_table(cells, part, kind)}</div>" for part in parts)
+    return f'<div class="parts">{tables}</div>\n'
 
 
 def _head_table(cells: Mapping[Head, Cell], part: str, kind: str) -> str:
@@ -46,17 +60,23 @@ def _head_table(cells: Mapping[Head, Cell], part: str, kind: str) -> str:
 
 
 def table(
-    caption: str, header: Sequence[str], rows: Iterable[Sequence[Cell]], kind: str = "plain"
+    caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], kind: str = "plain"
 ) -> str:
     """A table in a box that scrolls where the page is narrower; first cells name their rows."""
     name = escape(caption)
-    top = "".join(f'<th scope="col">{escape(text)}</th>' for text in header)
+    top = "".join(map(_heading, header, rows[0]))
     body = "\n".join(f"<tr>{_row(row)}</tr>" for row in rows)
     return (
-        f'<div class="scroll" role="region" aria-label="{name}" tabindex="0">'
-        f'<table class="{kind}"><caption>{name}</caption>\n'
+        f'<h3>{name}</h3><div class="scroll" role="region" aria-label="{name}" tabindex="0">'
+        f'<table class="{kind}" aria-label="{name}">\n'
         f"<thead><tr>{top}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
     )
+
+
+def _heading(text: str, below: Cell) -> str:
+    """It is aligned as what stands below it."""
+    kind = below.attributes.get("class")
+    return f'<th scope="col"{" class=text" if kind == "text" else ""}>{escape(text)}</th>'
 
 
 def _row(cells: Sequence[Cell]) -> str:
@@ -67,3 +87,11 @@ def _row(cells: Sequence[Cell]) -> str:
 def _data(cell: Cell) -> str:
     attributes = "".join(f' {name}="{escape(v)}"' for name, v in cell.attributes.items())
     return f"<td{attributes}>{escape(cell.text)}</td>"
+
+
+def section(title: str, *content: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>\n{''.join(content)}</section>\n"
+
+
+def note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>\n'
