@@ -1,5 +1,6 @@
 """`fairseq-average-checkpoints`: what it writes serves stock commands; what it refuses, and how."""
 
+import logging
 import re
 import subprocess
 import sys
@@ -108,6 +109,7 @@ def test_stock_generation_translates_with_it(averaged, work, capsys):
 
 def test_training_starts_from_it(averaged, work, tmp_path, caplog):
     """No update is done: what is saved is what was loaded."""
+    caplog.set_level(logging.INFO)
     start = ["--finetune-from-model", averaged, "--lr", 0, "--max-update", 1]
     train(work / "data", tmp_path / "tuned", *start)
     assert f"loading pretrained model from {averaged}" in caplog.text

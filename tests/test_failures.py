@@ -1,6 +1,7 @@
 """Bad input to stock commands: an error, whole checkpoints, and no sentence left out unsaid."""
 
 import io
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -85,6 +86,7 @@ def test_bytes_in_a_dictionary_that_are_no_text(command, work, data):
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_empty_text_is_refused_where_it_is_used(split, work, tmp_path, caplog):
     """Preprocessing only tells how many sentences it has seen."""
+    caplog.set_level(logging.INFO)
     for language in ("de", "en"):
         (tmp_path / f"empty.{language}").write_bytes(b"")
     prefix, dictionary = tmp_path / "empty", work / "data/dict.de.txt"

@@ -1,5 +1,6 @@
 """The printed line trains a pruned model on as it was; its checkpoints need no other file."""
 
+import logging
 import shlex
 from argparse import Namespace
 from pathlib import Path
@@ -52,6 +53,7 @@ def test_the_printed_line_trains_on_and_resumes(kind, data, pruned, caplog, caps
     saved = data / f"{kind}-on"
     words += ["--cpu", *QUICK, "--save-dir", str(saved), "--no-epoch-checkpoints"]
     assert command == "fairseq-train"
+    caplog.set_level(logging.INFO)
     call("train", *words, "--max-update", 2)
     assert any("loading pretrained model from" in r.message for r in caplog.records)
     start.unlink()
