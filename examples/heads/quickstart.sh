@@ -3,7 +3,7 @@
 #
 # Started again, it goes on where it was. Settings, all optional:
 #   DEMO=FOLDER     what the demo has written; default: ../quickstart/work
-#   WORK=FOLDER     where everything is written; default: work/quickstart beside this script
+#   WORK=FOLDER     where everything is written; default: work-quickstart beside this script
 #   PROCESSES=N     share the work; default 2
 #   SENTENCES=N     for curves; default 200. Ablations always translate the whole validation set
 set -euo pipefail
@@ -11,7 +11,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=../translation/environment.sh
 source "$here/../translation/environment.sh"
-DEMO=${DEMO:-$here/../quickstart/work} WORK=${WORK:-$here/work/quickstart}
+DEMO=${DEMO:-$here/../quickstart/work} WORK=${WORK:-$here/work-quickstart}
 PROCESSES=${PROCESSES:-2} SENTENCES=${SENTENCES:-200}
 model=$DEMO/lite_transformer_quickstart/checkpoints/checkpoint_last.pt
 [ -f "$model" ] || refuse "DEMO ($DEMO) has no trained model: run \`make demo\` first"

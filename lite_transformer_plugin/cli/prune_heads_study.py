@@ -116,12 +116,7 @@ def open_study(
         raise ValueError(f"{path}: {type(model).__name__} has no heads of {','.join(args.parts)}")
     limit_shares(args, list_heads(model, args.parts))
     translator = None if args.only_importance else open_translator(args, cfg, task, model)
-    study = Study(args, cfg, folder, path, task, model, saved_cfg, translator, name)
-    shares = [*args.ratios, *args.save_ratio]
-    removals(
-        lambda _: dict.fromkeys(study.heads, 0.0), study.heads, shares, args.min_heads_per_layer
-    )
-    return study
+    return Study(args, cfg, folder, path, task, model, saved_cfg, translator, name)
 
 
 def limit_shares(args: argparse.Namespace, heads: Sequence[Head]) -> None:
