@@ -32,13 +32,7 @@ def sums_of(meter: ImportanceMeter) -> Tensor:
 
 def importance_of(model: nn.Module, sums: Tensor, unit: str) -> Importance:
     """The importance, not normalised, from the sums of all batches."""
-    found = [a for a in attentions(model) if a.heads]
-    scores, count = {}, {}
-    for attention, piece in zip(found, sums.split([len(a.heads) + 1 for a in found]), strict=True):
-        *values, units = piece.tolist()
-        count[attention.part] = round(units)
-        scores.update(zip(attention.names(), (v / (units or 1.0) for v in values), strict=True))
-    return Importance(scores, unit, count)
+    return Importance.of_sums((a for a in attentions(model) if a.heads), sums, unit)
 
 
 class Record:

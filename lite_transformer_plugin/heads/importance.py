@@ -21,7 +21,16 @@ from torch import Tensor, nn
 
 from .frozen import Frozen
 from .gates import gated
-from .names import Head, Place, attentions, check_heads, list_heads, parse_heads, sort_heads
+from .names import (
+    Attention,
+    Head,
+    Place,
+    attentions,
+    check_heads,
+    list_heads,
+    parse_heads,
+    sort_heads,
+)
 
 UNITS = {  # what x is
     "sentence": "a sentence, or row of the batch: the paper's equation",
@@ -39,6 +48,18 @@ class Importance:
     unit: str  # one of UNITS
     count: dict[str, int]  # of each part: how many units its means are taken over
     normalised: bool = False
+
+    @classmethod
+    def of_sums(cls, found: Iterable[Attention], sums: Tensor, unit: str) -> "Importance":
+        """From one row: for each attention the sums of its heads, then the number of units."""
+        found = list(found)
+        pieces = sums.split([len(attention.heads) + 1 for attention in found])
+        scores, count = {}, {}
+        for attention, piece in zip(found, pieces, strict=True):
+            *values, units = piece.tolist()
+            count[attention.part] = round(units)
+            scores.update(zip(attention.names(), (v / (units or 1.0) for v in values), strict=True))
+        return cls(scores, unit, count)
 
     def normalise(self) -> "Importance":
         """Scores divided by their l2 norm over one attention module; where all are 0 they stay."""
@@ -121,15 +142,9 @@ class ImportanceMeter:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             group = distributed_utils.get_data_parallel_group()
             distributed_utils.all_reduce(sums, group=group)
-        scores, count = {}, {}
-        pieces = sums.split([len(a.heads) + 1 for a in self.attentions])
-        for attention, piece in zip(self.attentions, pieces, strict=True):
-            *values, units = piece.tolist()
-            if not units:
-                raise ValueError("importance needs at least one batch with a token in it")
-            count[attention.part] = round(units)
-            scores.update(zip(attention.names(), (v / units for v in values), strict=True))
-        importance = Importance(scores, self.unit, count)
+        importance = Importance.of_sums(self.attentions, sums, self.unit)
+        if not all(importance.count.values()):
+            raise ValueError("importance needs at least one batch with a token in it")
         return importance.normalise() if normalise else importance
 
     def _real(self, sample: Mapping[str, Any], part: str) -> Tensor:
