@@ -10,11 +10,12 @@ whatever else the machine does meets both.
 import argparse
 import copy
 import multiprocessing
-import resource
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
@@ -174,26 +175,32 @@ def length(turns: int) -> Iterator[Row]:
         batch = max(1, 2000 // tokens)
         works = {who: step(m, words, batch, tokens) for who, m in pair.items()}
         yield row(f"training, w496, length {tokens}", **interleaved(works, turns))
-        peaks = {who: peak_memory(work) for who, work in works.items()}
+        peaks = {who: peak_memory("w496", who, batch, tokens) for who in pair}
         yield row(f"peak memory, w496, length {tokens}", **peaks, unit="MB")
 
 
-def peak_memory(work: Callable[[], object]) -> float:
-    """Megabytes that the work adds at most, seen by a child process of its own."""
-    with multiprocessing.get_context("fork").Pool(1, initializer=_keep, initargs=(work,)) as pool:
-        return pool.apply(_peak)
+def peak_memory(name: str, who: str, batch: int, tokens: int) -> float:
+    """Megabytes that three training steps add at most to a process that does nothing else.
+
+    A process that has trained before keeps freed memory, and would hide what is needed.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_peak, (name, who, batch, tokens))
 
 
-def _keep(work: Callable[[], object]) -> None:
-    global _work
-    _work = work
-
-
-def _peak() -> float:
+def _peak(name: str, who: str, batch: int, tokens: int) -> float:
     torch.set_num_threads(1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    _work()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    work = step(models(name)[who], SIZES[name][1], batch, tokens)
+    before = _most_resident()
+    for _ in range(3):
+        work()
+    return (_most_resident() - before) / 1024
+
+
+def _most_resident() -> int:
+    """Kilobytes that this process has held at most; getrusage would count its parent's, too."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s*(\d+)", status)[1])
 
 
 PARTS = {part.__name__: part for part in (train, decode, convolution, length, heads)}
