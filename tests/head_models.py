@@ -50,6 +50,7 @@ MODELS = {
     ),
     "bart": ("bart_base", sides(size(2, 4), size(1, 2)), "E:1:1-4 E:2:1-4 A:1:1,2 D:1:1,2"),
     "transformer_lm": ("transformer_lm", sides({}, size(2, 4)), "D:1:1-4 D:2:1-4"),
+    "lite_transformer_lm": ("lite_transformer_lm", sides({}, size(2, 2)), "D:1:1,2 D:2:1,2"),
     "roberta": ("roberta", sides(size(2, 4), {}), "E:1:1-4 E:2:1-4"),
     "lightconv": (
         "lightconv",
@@ -74,9 +75,10 @@ def make(kind: str, *flags: str):
 # --- batches and passes ---------------------------------------------------------------------------
 
 PAD, EOS = 1, 2
-KINDS = ["lite_transformer", "transformer", "bart", "transformer_lm", "roberta"]
-GENERATING = KINDS[:-1]
-TRANSLATING = KINDS[:3]
+TRANSLATING = ["lite_transformer", "transformer", "bart"]
+LANGUAGE_MODELS = ["transformer_lm", "lite_transformer_lm"]
+GENERATING = TRANSLATING + LANGUAGE_MODELS
+KINDS = [*GENERATING, "roberta"]
 CHECKPOINTED = ["--checkpoint-activations"]  # fairseq's RoBERTa has no such flag
 NO_DROPOUT = [f"--{name}dropout=0" for name in ("", "attention-", "activation-")]
 SOURCE, TARGET = (7, 4, 1), (5, 3, 1)  # real tokens of each sentence
@@ -84,7 +86,7 @@ SHAPES = {"H": 0, "B x H": 1, "T x B x H": 2}  # dimensions in front of the head
 
 
 def model_of(kind: str, *flags: str, **how) -> nn.Module:
-    extra = ["--weight-dropout=0"] if kind == "lite_transformer" else []
+    extra = ["--weight-dropout=0"] if kind.startswith("lite") else []
     model = make(kind, *NO_DROPOUT, *extra, *flags)
     return randomise(model).to(**how).eval()
 
@@ -101,7 +103,7 @@ def rows(lengths, left: bool = False) -> Tensor:
 
 
 def net_input(kind: str) -> dict[str, Tensor]:
-    if kind in ("transformer_lm", "roberta"):
+    if kind not in TRANSLATING:
         return {"src_tokens": rows(TARGET)}
     source = {
         "src_tokens": rows(SOURCE, left=kind != "bart"),
@@ -118,7 +120,7 @@ def full_pass(model: nn.Module, kind: str) -> Tensor:
 def stepwise(model: nn.Module, kind: str) -> Tensor:
     """Logits (B, T, V), one position after the other with incremental state."""
     words, encoded = rows(TARGET), {}
-    if kind != "transformer_lm":
+    if kind not in LANGUAGE_MODELS:
         source = net_input(kind)
         encoded["encoder_out"] = model.encoder(source["src_tokens"], source["src_lengths"])
     state: dict = {}
@@ -135,7 +137,7 @@ def search(model: nn.Module, kind: str) -> list[tuple]:
     model = copy.deepcopy(model)  # a search leaves its beam size in a BART
     generator = SequenceGenerator([model], build.dictionary(WORDS), beam_size=3, max_len_b=8)
     inputs = {name: x for name, x in net_input(kind).items() if name != "prev_output_tokens"}
-    prefix = torch.tensor([[5], [6], [7]]) if kind == "transformer_lm" else None
+    prefix = torch.tensor([[5], [6], [7]]) if kind in LANGUAGE_MODELS else None
     found = generator.generate([model], {"net_input": inputs}, prefix_tokens=prefix)
     return [
         (h["tokens"].tolist(), h["score"].item(), h["positional_scores"].tolist())

@@ -137,11 +137,12 @@ def test_half_precision(kind, dtype):
     pruned = without(model, heads).to(dtype)
     assert_same_bits(without(copy.deepcopy(model).to(dtype), heads), pruned)
     whole, expected = validation(model, kind), validation(without(model, heads), kind)
-    effect = (expected - whole).abs().mean()
+    real = rows(TARGET).ne(PAD)  # nothing reads what comes out at padding
+    effect = (expected - whole)[real].abs().mean()
     for run in passes(kind).values():
         logits = run(pruned, kind)
         assert logits.dtype == dtype
-        assert (logits - expected).abs().mean() < effect / 5
+        assert (logits - expected)[real].abs().mean() < effect / 5
 
 
 def assert_same_bits(one: nn.Module, other: nn.Module) -> None:

@@ -1,11 +1,8 @@
 """`lite_transformer`: fairseq's encoder-decoder with LSRA layers (Wu et al. 2020, section 4)."""
 
-from argparse import SUPPRESS, BooleanOptionalAction
-from dataclasses import fields
 from typing import Dict, Optional
 
 import torch
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import (
     TransformerDecoderBase,
@@ -21,6 +18,7 @@ from ..modules.transformer_layer import (
     LiteTransformerEncoderLayer,
     wrap_layer,
 )
+from .flags import add_flags
 from .lite_transformer_config import LiteTransformerConfig, lsra_config, to_transformer_config
 
 
@@ -118,20 +116,7 @@ class LiteTransformerModel(TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser):
-        """Add every flag; defaults are left out so that architectures can set them.
-
-        Switches can be given either way (``--encoder-glu``, ``--no-encoder-glu``), so that an
-        architecture's choice can be undone; fairseq's own parser knows one direction only.
-        """
-        for f in fields(LiteTransformerConfig):
-            if f.type is bool and not f.name.startswith("no_"):
-                parser.add_argument(
-                    "--" + f.name.replace("_", "-"),
-                    action=BooleanOptionalAction,
-                    default=SUPPRESS,
-                    help=f.metadata.get("help"),
-                )
-        gen_parser_from_dataclass(parser, LiteTransformerConfig(), delete_default=True)
+        add_flags(parser, LiteTransformerConfig)
 
     def prepare_for_inference_(self, cfg) -> None:
         """fairseq's preparation; then, when one sentence is decoded at a time, ours."""

@@ -6,6 +6,7 @@ fairseq cannot override nested dataclasses from the command line, so the fields 
 
 import dataclasses
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import List, Optional
 
@@ -35,27 +36,27 @@ NOT_OFFERED = {
 }
 
 
-def transformer_fields() -> list[tuple]:
-    """The fields of fairseq's transformer that are offered, flattened: (name, type, field)."""
+KERNELS = (3, 7, 15, 31)  # of the first layers; the last size for all that follow
+
+
+def flat_config(name: str, config: type, not_offered: set[str]) -> type:
+    """A dataclass with the fields of one of fairseq's, flattened, but for those not offered."""
     flat = []
-    for outer in fields(TransformerConfig):
+    for outer in fields(config):
         if dataclasses.is_dataclass(outer.type):
             inner = [(f"{outer.name}_{f.name}", f) for f in fields(outer.type)]
         else:
             inner = [(outer.name, outer)]
-        for name, f in inner:
-            if not name.endswith("_name") and name not in NOT_OFFERED:
-                copy = field(default=f.default, metadata=f.metadata)
-                flat.append((name, f.type, copy))
-    return flat
+        for key, f in inner:
+            if not key.endswith("_name") and key not in not_offered:
+                flat.append((key, f.type, field(default=f.default, metadata=f.metadata)))
+    return dataclasses.make_dataclass(name, flat, bases=(FairseqDataclass,))
 
 
-FlatTransformerConfig = dataclasses.make_dataclass(
-    "FlatTransformerConfig", transformer_fields(), bases=(FairseqDataclass,)
-)
+FlatTransformerConfig = flat_config("FlatTransformerConfig", TransformerConfig, NOT_OFFERED)
 
 
-def _flag(default, help_text: str):
+def flag(default, help_text: str):
     return field(default=default, metadata={"help": help_text})
 
 
@@ -63,78 +64,78 @@ def _flag(default, help_text: str):
 class LiteTransformerConfig(FlatTransformerConfig):
     """Every flag of `lite_transformer`."""
 
-    encoder_ffn_embed_dim: Optional[int] = _flag(
+    encoder_ffn_embed_dim: Optional[int] = flag(
         None, "channels of the encoder's FFN (default: the embedding size, a flat FFN)"
     )
-    encoder_attention_heads: int = _flag(4, "heads of the encoder's attention branch (default: 4)")
-    encoder_layers_to_keep: Optional[str] = _flag(
+    encoder_attention_heads: int = flag(4, "heads of the encoder's attention branch (default: 4)")
+    encoder_layers_to_keep: Optional[str] = flag(
         None, "which encoder layers to keep when loading, as 0,2,4; name both sides' (default: all)"
     )
-    decoder_embed_dim: Optional[int] = _flag(
+    decoder_embed_dim: Optional[int] = flag(
         None, "channels of the decoder (default: as many as the encoder)"
     )
-    decoder_ffn_embed_dim: Optional[int] = _flag(
+    decoder_ffn_embed_dim: Optional[int] = flag(
         None, "channels of the decoder's FFN (default: the embedding size, a flat FFN)"
     )
-    decoder_attention_heads: int = _flag(
+    decoder_attention_heads: int = flag(
         4, "heads of the full-width encoder-decoder attention (default: 4)"
     )
-    decoder_layers_to_keep: Optional[str] = _flag(
+    decoder_layers_to_keep: Optional[str] = flag(
         None, "which decoder layers to keep when loading, as 0,2,4; name both sides' (default: all)"
     )
-    decoder_output_dim: Optional[int] = _flag(
+    decoder_output_dim: Optional[int] = flag(
         None, "channels before the output projection (default: the decoder's embedding size)"
     )
-    decoder_self_attention_heads: Optional[int] = _flag(
+    decoder_self_attention_heads: Optional[int] = flag(
         None, "heads of the decoder's attention branch (default: --decoder-attention-heads)"
     )
-    encoder_attention_dim: Optional[int] = _flag(
+    encoder_attention_dim: Optional[int] = flag(
         None,
         "channels of the encoder's attention branch (default: what --encoder-conv-dim "
         "leaves, else half the embedding size)",
     )
-    encoder_conv_dim: Optional[int] = _flag(
+    encoder_conv_dim: Optional[int] = flag(
         None,
         "channels of the encoder's convolution branch (default: what the attention branch leaves)",
     )
-    decoder_attention_dim: Optional[int] = _flag(
+    decoder_attention_dim: Optional[int] = flag(
         None,
         "channels of the decoder's attention branch (default: what --decoder-conv-dim "
         "leaves, else half the embedding size)",
     )
-    decoder_conv_dim: Optional[int] = _flag(
+    decoder_conv_dim: Optional[int] = flag(
         None,
         "channels of the decoder's convolution branch (default: what the attention branch leaves)",
     )
-    encoder_conv_heads: int = _flag(
+    encoder_conv_heads: int = flag(
         4, "groups of channels that share a kernel in the encoder's convolutions (default: 4)"
     )
-    decoder_conv_heads: int = _flag(
+    decoder_conv_heads: int = flag(
         4, "groups of channels that share a kernel in the decoder's convolutions (default: 4)"
     )
-    encoder_conv_type: ChoiceEnum(CONVOLUTIONS) = _flag(
+    encoder_conv_type: ChoiceEnum(CONVOLUTIONS) = flag(
         "dynamic", "convolution of the encoder (default: dynamic)"
     )
-    decoder_conv_type: ChoiceEnum(CONVOLUTIONS) = _flag(
+    decoder_conv_type: ChoiceEnum(CONVOLUTIONS) = flag(
         "dynamic", "convolution of the decoder (default: dynamic)"
     )
-    encoder_kernel_size_list: Optional[List[int]] = _flag(
+    encoder_kernel_size_list: Optional[List[int]] = flag(
         None,
         "kernel size in positions for every encoder layer, as 3,7,15 (default: the first of "
         "3,7,15,31,31,...)",
     )
-    decoder_kernel_size_list: Optional[List[int]] = _flag(
+    decoder_kernel_size_list: Optional[List[int]] = flag(
         None,
         "kernel size in positions for every decoder layer, as 3,7,15 (default: the first of "
         "3,7,15,31,31,...)",
     )
-    encoder_glu: bool = _flag(True, "gate the input of the encoder's convolutions (default: yes)")
-    decoder_glu: bool = _flag(True, "gate the input of the decoder's convolutions (default: yes)")
-    weight_softmax: bool = _flag(True, "normalise the taps of every kernel (default: yes)")
-    weight_dropout: float = _flag(
+    encoder_glu: bool = flag(True, "gate the input of the encoder's convolutions (default: yes)")
+    decoder_glu: bool = flag(True, "gate the input of the decoder's convolutions (default: yes)")
+    weight_softmax: bool = flag(True, "normalise the taps of every kernel (default: yes)")
+    weight_dropout: float = flag(
         0.0, "probability of dropping a tap of a convolution kernel (default: 0)"
     )
-    ffn_fan_out: Optional[float] = _flag(
+    ffn_fan_out: Optional[float] = flag(
         None,
         "initialise the FFN as if a linear layer had that multiple of its inputs as outputs "
         "(default: its real number of outputs)",
@@ -150,14 +151,8 @@ def to_transformer_config(cfg) -> TransformerConfig:
     Raises:
         ValueError: if sizes do not fit together.
     """
-    _check_known(cfg)
-    flat = Namespace(
-        **{
-            f.name: getattr(cfg, f.name, f.default)
-            for f in fields(LiteTransformerConfig)
-            if not f.name.startswith("_")
-        }
-    )
+    check_known(cfg, LiteTransformerConfig, "lite_transformer")
+    flat = filled(cfg, LiteTransformerConfig)
     if flat.decoder_embed_dim is None:
         flat.decoder_embed_dim = flat.encoder_embed_dim
     if flat.decoder_output_dim is None:
@@ -167,7 +162,7 @@ def to_transformer_config(cfg) -> TransformerConfig:
     if flat.decoder_self_attention_heads is None:
         flat.decoder_self_attention_heads = flat.decoder_attention_heads
     for side in ("encoder", "decoder"):
-        _resolve_side(flat, side)
+        resolve_side(flat, side)
     if bool(flat.encoder_layers_to_keep) != bool(flat.decoder_layers_to_keep):
         raise ValueError(
             "--encoder-layers-to-keep and --decoder-layers-to-keep go together: where one is "
@@ -178,18 +173,31 @@ def to_transformer_config(cfg) -> TransformerConfig:
     return TransformerConfig.from_namespace(flat)
 
 
-def _check_known(cfg) -> None:
+def filled(cfg, config: type) -> Namespace:
+    """Every setting of a dataclass; what ``cfg`` does not say takes its default."""
+    found = Namespace()
+    for f in fields(config):
+        if not f.name.startswith("_"):
+            # "${...}" is what another part of fairseq's configuration says
+            default = None if str(f.default).startswith("${") else f.default
+            setattr(found, f.name, getattr(cfg, f.name, default))
+    return found
+
+
+def check_known(cfg, config: type, model: str) -> None:
     """fairseq merges the keys of a named architecture unseen, also misspelt ones."""
-    known = {f.name for f in fields(LiteTransformerConfig)} | {"arch"}
+    known = {f.name for f in fields(config)} | {"arch"}
     unknown = sorted(set(cfg) - known) if OmegaConf.is_config(cfg) else []
     if unknown:
         raise ValueError(
-            f"lite_transformer has no setting {', '.join(unknown)}: misspelt, or written by a "
+            f"{model} has no setting {', '.join(unknown)}: misspelt, or written by a "
             "newer version of the plugin"
         )
 
 
-def _resolve_side(flat: Namespace, side: str) -> None:
+def resolve_side(flat: Namespace, side: str, kernels: Sequence[int] = KERNELS) -> None:
+    """Fill in and check the sizes of ``encoder`` or ``decoder``."""
+
     def get(name):
         return getattr(flat, f"{side}_{name}")
 
@@ -203,9 +211,9 @@ def _resolve_side(flat: Namespace, side: str) -> None:
     attention_dim, conv_dim = branch_widths(side, embed_dim, get("attention_dim"), get("conv_dim"))
     setattr(flat, f"{side}_attention_dim", attention_dim)
     setattr(flat, f"{side}_conv_dim", conv_dim)
-    kernels = kernel_sizes(side, get("layers"), get("kernel_size_list"))
+    sizes = kernel_sizes(side, get("layers"), get("kernel_size_list"), kernels)
     kept = _kept_layers(side, get("layers"), get("layers_to_keep"))
-    setattr(flat, f"{side}_kernel_size_list", [kernels[i] for i in kept])
+    setattr(flat, f"{side}_kernel_size_list", [sizes[i] for i in kept])
 
 
 def _kept_layers(side: str, layers: int, to_keep: Optional[str]) -> List[int]:
@@ -242,10 +250,12 @@ def branch_widths(
     return attention_dim, conv_dim
 
 
-def kernel_sizes(side: str, layers: int, given: Optional[List[int]]) -> List[int]:
-    """The kernel size of every layer."""
+def kernel_sizes(
+    side: str, layers: int, given: Optional[List[int]], usual: Sequence[int] = KERNELS
+) -> List[int]:
+    """The kernel size of every layer; not given, the usual ones, the last again and again."""
     if given is None:
-        return ([3, 7, 15] + [31] * layers)[:layers]
+        return (list(usual) + [usual[-1]] * layers)[:layers]
     if len(given) != layers:
         raise ValueError(
             f"--{side}-kernel-size-list has {len(given)} sizes ({','.join(map(str, given))}) for "

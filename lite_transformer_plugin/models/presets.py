@@ -9,6 +9,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, register_model_architecture
 from hydra.core.config_store import ConfigStore
 
 from .lite_transformer import LiteTransformerConfig  # registers the model
+from .lite_transformer_lm import LiteTransformerLMConfig
 
 LIGHTWEIGHT = dict(
     encoder_conv_type="lightweight",
@@ -102,11 +103,57 @@ LIGHTCONV = {
     "lightconv_iwslt_de_en_256": _lightconv(256),
 }
 
+# Adaptive input and softmax, their weights and projections tied (Baevski and Auli 2019).
+ADAPTIVE = dict(
+    adaptive_input=True,
+    adaptive_input_cutoff="20000,60000",
+    adaptive_softmax_cutoff="20000,60000",
+    tie_adaptive_weights=True,
+    tie_adaptive_proj=True,
+)
+LITE_TRANSFORMER_LM = {
+    "lite_transformer_lm_wiki103": dict(
+        decoder_embed_dim=896, no_decoder_final_norm=True, **ADAPTIVE, **_noise(0.21, 0.14, 0.14)
+    ),
+    "lite_transformer_lm_small": dict(
+        decoder_embed_dim=192, decoder_layers=6, share_decoder_input_output_embed=True
+    ),
+}
+TRANSFORMER_LM = {
+    "transformer_lm_wiki103_512": dict(
+        decoder_embed_dim=512,
+        decoder_ffn_embed_dim=2048,
+        decoder_layers=12,
+        decoder_attention_heads=8,
+        no_decoder_final_norm=True,
+        dropout=0.3,  # noise as in fairseq's transformer_lm_wiki103
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        adaptive_softmax_dropout=0.2,
+        **ADAPTIVE,
+    ),
+    "transformer_lm_small": dict(
+        decoder_embed_dim=112,
+        decoder_ffn_embed_dim=448,
+        decoder_layers=6,
+        decoder_attention_heads=4,
+        share_decoder_input_output_embed=True,
+    ),
+}
+
 # model -> its rows, the architecture that fills in what a row leaves open, what is not negotiable
 TABLE = {
     "lite_transformer": (LITE_TRANSFORMER, "lite_transformer", {}),
     "transformer": (TRANSFORMER, "transformer", {}),
     "lightconv": (LIGHTCONV, "lightconv_iwslt_de_en", CONV_TYPES),
+    "lite_transformer_lm": (LITE_TRANSFORMER_LM, "lite_transformer_lm", {}),
+    "transformer_lm": (TRANSFORMER_LM, "transformer_lm_big", {}),
+}
+
+
+CONFIGS = {
+    "lite_transformer": LiteTransformerConfig,
+    "lite_transformer_lm": LiteTransformerLMConfig,
 }
 
 
@@ -121,8 +168,8 @@ def _architecture(row: dict, base: str, fixed: dict):
 
 
 def _hydra_node(model: str, name: str, row: dict) -> FairseqDataclass | dict:
-    if model == "lite_transformer":
-        node = LiteTransformerConfig(**row)
+    if model in CONFIGS:
+        node = CONFIGS[model](**row)
         node._name = name
         return node
     return dict(_name=name, **row)  # fairseq fills the rest from the architecture
