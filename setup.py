@@ -43,6 +43,7 @@ setup(
         "sacrebleu>=2.4",
         "sentencepiece>=0.2",
         "tensorboardX>=2.6",
+        "zstandard>=0.22",
     ],
     extras_require={
         "plots": PLOTS,
@@ -55,6 +56,7 @@ setup(
         "console_scripts": [
             "fairseq-average-checkpoints = "
             "lite_transformer_plugin.cli.average_checkpoints:cli_main",
+            "fairseq-compress = lite_transformer_plugin.cli.compress:cli_main",
             "fairseq-profile = lite_transformer_plugin.cli.profile:cli_main",
             "fairseq-prune-heads = lite_transformer_plugin.cli.prune_heads:cli_main",
         ],

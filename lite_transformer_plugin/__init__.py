@@ -7,5 +7,13 @@ from . import compat
 compat.mend()
 
 from .criterions import head_mask  # noqa: E402, F401  (registers with fairseq)
-from .models import lite_transformer, lite_transformer_lm, presets, pruned  # noqa: E402, F401
+from .huggingface import tokenizer  # noqa: E402, F401
+from .models import (  # noqa: E402, F401
+    bert,
+    compressed,
+    lite_transformer,
+    lite_transformer_lm,
+    presets,
+    pruned,
+)
 from .tasks import prune_heads  # noqa: E402, F401

@@ -29,6 +29,7 @@ from fairseq.models import (
 from omegaconf import DictConfig, open_dict
 
 from . import checkpoint_files
+from .compression import expand_all
 
 SPECIAL_SYMBOLS = 4  # <s>, <pad>, </s> and <unk> head every fairseq dictionary
 # What tasks and criteria would have put beside a model's own flags.
@@ -162,11 +163,12 @@ def checkpoint(path: str | Path) -> tuple[BaseFairseqModel, dict]:
         raise ValueError(f"{path} does not say which model it holds")
     for side in ("encoder", "decoder"):  # pretrained embeddings are in the checkpoint by now
         _set(cfg.model, f"{side}_embed_path", None)
-    if any(key.startswith("classification_heads.") for key in state["model"]):
+    tensors = expand_all(state["model"])
+    if any(key.startswith("classification_heads.") for key in tensors):
         _set(cfg.model, "load_checkpoint_heads", True)  # a task would have registered them
     name = getattr(cfg.model, "_name", None)
     try:
-        model = build_model(cfg.model, task_of(*vocabularies(state["model"])), from_checkpoint=True)
+        model = build_model(cfg.model, task_of(*vocabularies(tensors)), from_checkpoint=True)
         model.load_state_dict(state["model"], strict=True, model_cfg=cfg.model)
     except Exception as error:
         raise ValueError(f"cannot rebuild the {name} of {path}: {one_line(error)}") from error

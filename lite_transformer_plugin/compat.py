@@ -25,6 +25,8 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY, FairseqTask
 from omegaconf import DictConfig, open_dict
 
+from . import checkpoint_files
+
 logger = logging.getLogger(__name__)
 
 
@@ -39,6 +41,7 @@ def mend() -> None:
     copy_checkpoints_whole()
     refuse_undecodable_input()
     obey_task_options()
+    check_checkpoint_headers()
 
 
 def keep_last_batch() -> None:
@@ -239,6 +242,26 @@ def refuse_undecodable_input() -> None:
 
     get_interactive_tokens_and_lengths.decodes_strictly = True
     FairseqTask.get_interactive_tokens_and_lengths = get_interactive_tokens_and_lengths
+
+
+def check_checkpoint_headers() -> None:
+    """A checkpoint that is cut short, or has a changed byte in its configuration, is refused.
+
+    torch is built without the test of its files' checksums (pytorch#126952): such a byte changes a
+    setting, and the translations, without a word. Removable when torch looks at them.
+    """
+    stock = checkpoint_utils.load_checkpoint_to_cpu
+    if hasattr(stock, "checks_headers"):
+        return
+
+    @functools.wraps(stock)
+    def load_checkpoint_to_cpu(path, *args, **kwargs):
+        if not PathManager.path_requires_pathmanager(path) and os.path.isfile(path):
+            checkpoint_files.check_header(path)
+        return stock(path, *args, **kwargs)
+
+    load_checkpoint_to_cpu.checks_headers = True
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
 
 
 # --- options of tasks -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The stock command line that trains a pruned model on, as its original was trained."""
+"""The stock command line that trains a smaller model on, as its original was trained."""
 
 import argparse
 import shlex
@@ -18,6 +18,8 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf
+
+from ..models import compressed
 
 # What of fairseq's general flags changes the result and is no matter of machine or folder.
 GENERAL = {
@@ -43,7 +45,7 @@ GENERAL = {
 
 
 def fine_tuning_command(path: str | Path, data: str = "DATA") -> str:
-    """The line, ready for a shell, that trains the pruned model in ``path`` on from its weights.
+    """The line, ready for a shell, that trains a pruned or compressed model on from its weights.
 
     Task, criterion, optimizer, learning rate, schedule and batches are those of the checkpoint;
     flags added at the end of the line override them.
@@ -56,7 +58,7 @@ def fine_tuning_command(path: str | Path, data: str = "DATA") -> str:
     """
     cfg = checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"]
     words = ["fairseq-train", data, "--user-dir", "lite_transformer_plugin"]
-    words += ["--arch", "pruned", "--pruned-from", str(path), "--finetune-from-model", str(path)]
+    words += _model(cfg.model, str(path))
     words += ["--save-dir", f"{Path(path).stem}-fine-tuned"]
     for name in ("task", "criterion", "optimizer", "lr_scheduler"):
         words += _component(name, cfg[name])
@@ -64,6 +66,12 @@ def fine_tuning_command(path: str | Path, data: str = "DATA") -> str:
         actions = [action for action in _actions(kind) if action.dest in kept]
         words += _flags(actions, cfg[name])
     return shlex.join(words)
+
+
+def _model(cfg: Any, path: str) -> list[str]:
+    if cfg._name == compressed.ARCH:  # its architecture takes the weights, too
+        return ["--arch", compressed.ARCH, "--compressed-from", path]
+    return ["--arch", "pruned", "--pruned-from", path, "--finetune-from-model", path]
 
 
 def _component(name: str, cfg: Any) -> list[str]:

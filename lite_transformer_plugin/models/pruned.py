@@ -7,9 +7,7 @@ with `--user-dir` alone rebuild it, and what they get is an instance of the orig
 """
 
 import copy
-from argparse import Namespace
 from collections.abc import Iterable, Mapping, MutableMapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,13 @@ from fairseq.models import (
     register_model_architecture,
 )
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf, open_dict
 from torch import nn
 
 from .. import checkpoint_files
 from ..heads.names import Head, format_heads, parse_heads
 from ..heads.removal import remove_heads_, shrink_tensors
 from ..tasks.masks_left import masks_left
+from .settings import drop_optimizer_, entries_of, model_config, writable
 
 ARCH = "pruned"
 DROPOUTS = {
@@ -63,8 +61,8 @@ class PrunedModel(BaseFairseqModel):
             ValueError: if the original has not the heads that are to go.
         """
         original = copy.deepcopy(cfg)
-        with _writable(original):
-            entries = _entries(original)
+        with writable(original):
+            entries = entries_of(original)
             heads = parse_heads(entries.pop("pruned_heads"))
             name = entries.pop("original_arch")
             for key in ("_name", "arch"):
@@ -85,12 +83,12 @@ def take_settings(args) -> None:
         OSError: if the file must not be read.
         ValueError: if there is none, or its model is not pruned.
     """
-    with _writable(args):
-        entries = _entries(args)
+    with writable(args):
+        entries = entries_of(args)
         if entries.get("pruned_heads") is not None:  # a checkpoint's own configuration
             return
         path = _settings_from(entries)
-        settings = _entries(model_config(checkpoint_files.read(path)))
+        settings = entries_of(model_config(checkpoint_files.read(path)))
         if settings.get("pruned_heads") is None:
             raise ValueError(
                 f"--pruned-from {path}: this model has all its heads, fine-tune it with its own "
@@ -150,16 +148,16 @@ def prune_checkpoint(
             pruned[name] = copy.deepcopy(pruned[name])
             _describe_(pruned["args"] if name == "args" else pruned["cfg"]["model"], heads)
     task = (pruned.get("cfg") or {}).get("task") or {}
-    with _writable(task):
-        _entries(task).update(masks_left(_entries(task), heads, model))
-    _drop_optimizer_(pruned)
+    with writable(task):
+        entries_of(task).update(masks_left(entries_of(task), heads, model))
+    drop_optimizer_(pruned)
     return pruned
 
 
 def _describe_(cfg: Any, heads: set[Head]) -> None:
     """Say in a model's configuration that it lacks these heads, beside those it has lost before."""
-    with _writable(cfg):
-        entries = _entries(cfg)
+    with writable(cfg):
+        entries = entries_of(cfg)
         gone = parse_heads(entries.get("pruned_heads") or "")
         entries["pruned_heads"] = format_heads([*gone, *heads])
         if "original_arch" not in entries:
@@ -167,27 +165,3 @@ def _describe_(cfg: Any, heads: set[Head]) -> None:
         for key in ("_name", "arch"):
             if key in entries:
                 entries[key] = ARCH
-
-
-def _drop_optimizer_(state: dict[str, Any]) -> None:
-    """Leave what fairseq-train writes under --no-save-optimizer-state."""
-    state.pop("last_optimizer_state", None)
-    if "optimizer_history" in state:
-        history = [dict(entry) for entry in state["optimizer_history"]]
-        for entry in history:
-            entry.pop("optimizer", None)  # where versions of 2018 kept it
-        state["optimizer_history"] = history
-
-
-def model_config(state: Mapping[str, Any]) -> Any:
-    """What a checkpoint says about its model: a Namespace, a dict or an omegaconf container."""
-    cfg = state.get("cfg")
-    return state["args"] if cfg is None else cfg["model"]
-
-
-def _entries(cfg: Any) -> MutableMapping[str, Any]:
-    return vars(cfg) if isinstance(cfg, Namespace) else cfg
-
-
-def _writable(cfg: Any) -> AbstractContextManager:
-    return open_dict(cfg) if OmegaConf.is_config(cfg) else nullcontext()
