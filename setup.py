@@ -22,6 +22,7 @@ FAIRSEQ = [
 
 PLOTS = ["matplotlib>=3.8"]
 TRANSLATION = ["sacremoses>=0.1", "subword-nmt>=0.3.8"]
+IMPORT = ["safetensors>=0.4", "tokenizers>=0.20"]
 TESTS = ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.6", "torchprofile>=0.1"]
 
 setup(
@@ -50,13 +51,16 @@ setup(
         "rouge": ["rouge-score>=0.1.2"],
         "onnx": ["onnx>=1.16", "onnxruntime>=1.18"],
         "translation": TRANSLATION,
-        "dev": [*TESTS, *PLOTS, *TRANSLATION],
+        "import": IMPORT,
+        "dev": [*TESTS, *PLOTS, *TRANSLATION, *IMPORT],
     },
     entry_points={
         "console_scripts": [
             "fairseq-average-checkpoints = "
             "lite_transformer_plugin.cli.average_checkpoints:cli_main",
             "fairseq-compress = lite_transformer_plugin.cli.compress:cli_main",
+            "fairseq-import-checkpoint = "
+            "lite_transformer_plugin.cli.import_checkpoint:cli_main",
             "fairseq-profile = lite_transformer_plugin.cli.profile:cli_main",
             "fairseq-prune-heads = lite_transformer_plugin.cli.prune_heads:cli_main",
         ],
