@@ -59,8 +59,7 @@ setup(
             "fairseq-average-checkpoints = "
             "lite_transformer_plugin.cli.average_checkpoints:cli_main",
             "fairseq-compress = lite_transformer_plugin.cli.compress:cli_main",
-            "fairseq-import-checkpoint = "
-            "lite_transformer_plugin.cli.import_checkpoint:cli_main",
+            "fairseq-import-checkpoint = lite_transformer_plugin.cli.import_checkpoint:cli_main",
             "fairseq-profile = lite_transformer_plugin.cli.profile:cli_main",
             "fairseq-prune-heads = lite_transformer_plugin.cli.prune_heads:cli_main",
         ],
