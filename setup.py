@@ -22,6 +22,8 @@ FAIRSEQ = [
 
 PLOTS = ["matplotlib>=3.8"]
 TRANSLATION = ["sacremoses>=0.1", "subword-nmt>=0.3.8"]
+ROUGE = ["rouge-score>=0.1.2"]
+METRICS = ["scikit-learn>=1.4"]
 IMPORT = ["safetensors>=0.4", "tokenizers>=0.20"]
 TESTS = ["pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.6", "torchprofile>=0.1"]
 
@@ -48,11 +50,12 @@ setup(
     ],
     extras_require={
         "plots": PLOTS,
-        "rouge": ["rouge-score>=0.1.2"],
+        "rouge": ROUGE,
+        "metrics": METRICS,
         "onnx": ["onnx>=1.16", "onnxruntime>=1.18"],
         "translation": TRANSLATION,
         "import": IMPORT,
-        "dev": [*TESTS, *PLOTS, *TRANSLATION, *IMPORT],
+        "dev": [*TESTS, *PLOTS, *TRANSLATION, *IMPORT, *ROUGE, *METRICS],
     },
     entry_points={
         "console_scripts": [

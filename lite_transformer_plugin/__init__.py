@@ -6,7 +6,8 @@ from . import compat
 
 compat.mend()
 
-from .criterions import head_mask  # noqa: E402, F401  (registers with fairseq)
+from . import rouge  # noqa: E402, F401  (registers with fairseq)
+from .criterions import head_mask  # noqa: E402, F401
 from .huggingface import tokenizer  # noqa: E402, F401
 from .models import (  # noqa: E402, F401
     bert,
