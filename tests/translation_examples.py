@@ -22,6 +22,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SHARED = EXAMPLES / "translation"
 IWSLT, EN_DE, EN_FR = "iwslt14.de-en", "wmt16.en-de", "wmt14.en-fr"
+CNN_DM, SUMMARIES = "cnn-dailymail", "debian-summaries"
 ARCHIVE = EXAMPLES / "quickstart/data/lohelp-de.tar.xz"
 ONE_LAYER = "--encoder-layers 1 --decoder-layers 1".split()
 ONE_LAYER += "--encoder-kernel-size-list 3 --decoder-kernel-size-list 3".split()
@@ -158,6 +159,23 @@ def write_en_fr(folder: Path) -> Path:
             add(archive, f"giga-fren.release2.fixed.{language}.gz", giga)
             test = markup(lines("test", ours, 0, 10))
             (folder / f"newstest2014-fren-{side}.{language}.sgm").write_text(test)
+    return folder
+
+
+def write_cnn_dm(folder: Path) -> Path:
+    """`cnndm.tar.gz`: three German sentences play an article, an English one its summary."""
+    folder.mkdir()
+    with tarfile.open(folder / "cnndm.tar.gz", "w:gz") as archive:
+        for name, split, count in (
+            ("train", "train", 240),
+            ("val", "valid", 8),
+            ("test", "test", 8),
+        ):
+            text = lines(split, "de", 0, 3 * count)
+            articles = [" ".join(text[3 * i : 3 * i + 3]) for i in range(count)]
+            summaries = [f"<t> {line} </t>" for line in lines(split, "en", 0, count)]
+            add(archive, f"cnn/{name}.txt.src", plain(articles).encode())
+            add(archive, f"cnn/{name}.txt.tgt.tagged", plain(summaries).encode())
     return folder
 
 

@@ -8,14 +8,17 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import IO, TextIO
 
 BLOCK = 1 << 20  # bytes
 SECONDS_BETWEEN_LINES = 5
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 START = time.monotonic()
 MISSING = (
     "{} is missing: pip install 'lite-transformer-plugin[translation]', "
@@ -66,7 +69,7 @@ def read_lines(path: Path) -> Iterator[str]:
         with open_text(path, "rt", encoding="utf-8", newline="\n") as file:
             for line in file:
                 yield line.rstrip("\r\n")
-    except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (*DAMAGED, UnicodeDecodeError) as error:
         raise Failure(f"{path} is damaged: {error}") from error
 
 
@@ -78,26 +81,39 @@ def checksum(path: Path, method: str) -> str:
         return hashlib.file_digest(file, method).hexdigest()
 
 
+def members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+    """The files of an archive: name without folders, and what opens it."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            for info in packed.infolist():
+                if not info.is_dir():
+                    yield Path(info.filename).name, partial(packed.open, info)
+        return
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            if member.isfile():
+                yield Path(member.name).name, partial(packed.extractfile, member)
+
+
 def unpack(archive: Path, wanted: set[str], folder: Path) -> None:
-    """Take the files of these names, whatever folder they are in, out of a .tar, .tgz or the like.
+    """Take the files of these names, whatever folder they are in, out of a .tar, .tgz or .zip.
 
     The archive's own paths are not used, so that nothing lands outside ``folder``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     left = {name for name in wanted if not (folder / name).exists()}
     try:
-        with tarfile.open(archive) as members:
-            for member in members:
-                name = Path(member.name).name
-                if name in left and member.isfile():
+        with closing(members(archive)) as files:
+            for name, member in files:
+                if name in left:
                     temporary = folder / (name + ".tmp")
-                    with open(temporary, "wb") as file:
-                        shutil.copyfileobj(members.extractfile(member), file, BLOCK)
+                    with open(temporary, "wb") as file, member() as content:
+                        shutil.copyfileobj(content, file, BLOCK)
                     temporary.replace(folder / name)
                     left.remove(name)
                 if not left:
                     return
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (*DAMAGED, tarfile.TarError, zipfile.BadZipFile) as error:
         raise Failure(f"{archive} is damaged ({error}): delete it, and get it again") from error
 
 

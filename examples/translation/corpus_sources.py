@@ -57,7 +57,7 @@ class Sources:
             yield found
 
     def _names(self, entry: dict) -> list[str]:
-        sides = zip(self.languages, ("src", "ref"), strict=True)
+        sides = zip(self.languages, self.corpus.get("sides", ("src", "ref")), strict=True)
         return [entry["file"].format(language=language, side=side) for language, side in sides]
 
     def _all_names(self) -> set[str]:
@@ -104,6 +104,8 @@ def sentences(path: Path) -> Iterable[str]:
         return text.segments("\n".join(read_lines(path)))
     if path.name.startswith("train.tags."):
         return text.talk_sentences(read_lines(path))
+    if path.name.endswith(".tagged"):
+        return map(text.untagged, read_lines(path))
     return read_lines(path)
 
 

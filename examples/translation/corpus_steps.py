@@ -48,6 +48,8 @@ def to_pieces(pair: text.Pair, path: Path) -> text.Pair:
 class Preparation:
     """The steps of one corpus in one work folder; each leaves its files, and is then skipped."""
 
+    unit = "pairs"  # of what the sets are counted in
+
     def __init__(self, corpus: dict, sources: Sources, work: Path, workers: int):
         self.steps, self.sources = corpus["steps"], sources
         self.work, self.workers = work, workers
@@ -156,11 +158,10 @@ class Preparation:
         unfinished = self.work / "data-bin.tmp"
         stage("fairseq-preprocess: pieces to numbers")
         shutil.rmtree(unfinished, ignore_errors=True)
-        source, target = self.languages
-        command = ["fairseq-preprocess", "--source-lang", source, "--target-lang", target]
+        command = ["fairseq-preprocess", *self.sides()]
         command += ["--destdir", unfinished, "--workers", self.workers, *self.steps["dictionary"]]
         for split in SPLITS:
-            command += [f"--{split}pref", self.work / "pieces" / split]
+            command += [f"--{split}pref", self.prefix(split)]
         log = self.work / "preprocess.log"
         with open(log, "w") as file:
             status = subprocess.call(list(map(str, command)), stdout=file, stderr=file)
@@ -168,6 +169,13 @@ class Preparation:
             last = log.read_text(errors="replace").strip().split("\n")[-1]
             raise Failure(f"fairseq-preprocess failed: {last[:200]} [whole log: {log}]")
         unfinished.replace(self.work / "data-bin")
+
+    def sides(self) -> list[str]:
+        source, target = self.languages
+        return ["--source-lang", source, "--target-lang", target]
+
+    def prefix(self, split: str) -> Path:
+        return self.work / "pieces" / split
 
     @staticmethod
     def done(outputs: list[list[Path]]) -> bool:
@@ -182,8 +190,8 @@ class Preparation:
             for pair, group in routed:
                 counts[group] += 1
                 for side, line in enumerate(pair):
-                    files[2 * group + side].write(line + "\n")
+                    files[len(outputs[group]) * group + side].write(line + "\n")
             for group, count in zip(outputs, counts, strict=True):
-                say(f"  {group[0].parent.name}/{group[0].stem}: {count:,} pairs")
+                say(f"  {group[0].parent.name}/{group[0].stem}: {count:,} {self.unit}")
                 if count == 0:
                     raise Failure(f"no sentence pair is left for {group[0].stem}")

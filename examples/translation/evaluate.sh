@@ -67,7 +67,8 @@ fi
 
 announce "scoring"
 stage=''  # score.py says itself what is wrong
-scored=(--target "$target" --original "$WORK/raw/$SUBSET.$target")
+scored=(--target "${spoken:-$target}" --original "$WORK/raw/$SUBSET.$target")
+if [ "${metric:-bleu}" = rouge ]; then scored+=(--rouge --lead "$lead"); fi
 if [ "$lowercased" = 1 ]; then scored+=(--lowercase); fi
 if [ "$compounds" = 1 ]; then scored+=(--split-compounds); fi
 python3 "$shared/score.py" "$result" "${scored[@]}"

@@ -87,7 +87,11 @@ def check_unchanged(args: argparse.Namespace, corpus: dict, origin: str) -> None
         file.write(json.dumps(now, indent=1) + "\n")
 
 
-def prepare(argv: list[str]) -> None:
+def prepare(
+    argv: list[str],
+    sources_kind: type[Sources] = Sources,
+    preparation_kind: type[Preparation] = Preparation,
+) -> None:
     args = parse(argv)
     corpus = read_corpus(args)
     args.work.mkdir(parents=True, exist_ok=True)
@@ -96,16 +100,16 @@ def prepare(argv: list[str]) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise WrongUse(f"another prepare.sh is at work in {args.work}") from error
-        sources = Sources(corpus, args.data, args.work)
+        sources = sources_kind(corpus, args.data, args.work)
         check_unchanged(args, corpus, sources.origin())
         sources.open()
-        Preparation(corpus, sources, args.work, args.workers).run()
+        preparation_kind(corpus, sources, args.work, args.workers).run()
     stage(f"ready: {args.work / 'data-bin'}")
 
 
-def main() -> None:
+def main(*kinds: type) -> None:
     try:
-        prepare(sys.argv[1:])
+        prepare(sys.argv[1:], *kinds)
     except (WrongUse, Failure) as error:
         say(f"prepare.sh: {error}")
         sys.exit(2 if isinstance(error, WrongUse) else 1)

@@ -1,4 +1,5 @@
-"""Score what fairseq-generate wrote: tokenised BLEU by fairseq-score, sacreBLEU of plain text.
+"""Score what fairseq-generate wrote: tokenised BLEU by fairseq-score, sacreBLEU of plain text; or
+ROUGE of plain text.
 
 Leaves beside generate.txt, sorted by sentence number:
     hypotheses.tokens, references.tokens     what fairseq-score compares
@@ -28,7 +29,16 @@ spec = importlib.util.spec_from_file_location("generation_output", READER)
 generation_output = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(generation_output)
 
-PACKAGES = ("torch", "ve-fairseq", "fairseq-fixed", "fairseq", "sacrebleu", "sacremoses")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+PACKAGES = (
+    "torch",
+    "ve-fairseq",
+    "fairseq-fixed",
+    "fairseq",
+    "sacrebleu",
+    "sacremoses",
+    "rouge-score",
+)
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -47,11 +57,16 @@ def tokenised_bleu(hypotheses: Path, references: Path) -> str:
     return found[0]
 
 
+def original_lines(path: Path, expected: int) -> list[str]:
+    lines = list(read_lines(path))
+    if len(lines) != expected:
+        raise Failure(f"{path} has {len(lines)} lines, not {expected}")
+    return lines
+
+
 def plain_bleu(hypotheses: list[str], original: Path, lowercase: bool) -> tuple[float, str, str]:
     """Score, line and signature of sacreBLEU, against the references as they were published."""
-    references = list(read_lines(original))
-    if len(references) != len(hypotheses):
-        raise Failure(f"{original} has {len(references)} sentences, not {len(hypotheses)}")
+    references = original_lines(original, len(hypotheses))
     metric = sacrebleu.metrics.BLEU(lowercase=lowercase)
     score = metric.corpus_score(hypotheses, [references])
     signature = str(metric.get_signature())
@@ -75,6 +90,24 @@ def score(args: argparse.Namespace) -> None:
         hypotheses = generation_output.read_sentences(generated, "H", expected=len(references))
     except ValueError as error:
         raise Failure(str(error)) from error
+    plain = [detokenise(line, args.target) for line in hypotheses]
+    write(args.result / "hypotheses.txt", plain)
+    scores = summary_scores if args.rouge else translation_scores
+    result = {
+        "sentences": len(hypotheses),
+        **scores(args, hypotheses, references, plain),
+        "command": (args.result / "generate.command").read_text().strip(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.platform()}, {os.cpu_count()} CPUs",
+        "versions": versions(),
+    }
+    write(args.result / "result.json", [json.dumps(result, indent=1, ensure_ascii=False)])
+
+
+def translation_scores(
+    args: argparse.Namespace, hypotheses: list[str], references: list[str], plain: list[str]
+) -> dict:
+    """BLEU of tokens, and of plain text where the original references are at hand."""
     compared = split_compounds if args.split_compounds else str
     files = [
         write(args.result / f"{name}.tokens", [compared(line) for line in lines])
@@ -83,25 +116,39 @@ def score(args: argparse.Namespace) -> None:
     tokenised = tokenised_bleu(*files)
     how = ", compounds split" if args.split_compounds else ""
     print(f"tokenised BLEU by fairseq-score{how}, {len(hypotheses)} sentences:\n  {tokenised}")
-    plain = [detokenise(line, args.target) for line in hypotheses]
-    write(args.result / "hypotheses.txt", plain)
     result = {
-        "sentences": len(hypotheses),
         "tokenised_bleu": float(re.search(r"= ([\d.]+)", tokenised)[1]),
         "compounds_split": args.split_compounds,
-        "command": (args.result / "generate.command").read_text().strip(),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.platform()}, {os.cpu_count()} CPUs",
-        "versions": versions(),
     }
-    if args.original.exists():
-        bleu, line, signature = plain_bleu(plain, args.original, args.lowercase)
-        case = ", lower-cased" if args.lowercase else ""
-        print(f"sacreBLEU of plain text against the original references{case}:\n  {line}")
-        result |= {"sacrebleu": round(bleu, 2), "signature": signature}
-    else:
+    if not args.original.exists():
         print(f"no sacreBLEU: the original references ({args.original}) are not there")
-    write(args.result / "result.json", [json.dumps(result, indent=1, ensure_ascii=False)])
+        return result
+    bleu, line, signature = plain_bleu(plain, args.original, args.lowercase)
+    case = ", lower-cased" if args.lowercase else ""
+    print(f"sacreBLEU of plain text against the original references{case}:\n  {line}")
+    return result | {"sacrebleu": round(bleu, 2), "signature": signature}
+
+
+def summary_scores(
+    args: argparse.Namespace, hypotheses: list[str], references: list[str], plain: list[str]
+) -> dict:
+    """ROUGE of plain text, and of the first sentence of every source, the lead baseline."""
+    from lite_transformer_plugin.rouge import rouge  # slow: imports fairseq
+
+    originals = original_lines(args.original, len(plain))
+    sources = original_lines(args.original.with_suffix(".source"), len(plain))
+    result = {}
+    for name, texts in (("rouge", plain), ("lead", lead(sources, args.lead))):
+        result[name] = {kind: round(f1, 2) for kind, f1 in rouge(texts, originals).items()}
+        shown = ", ".join(f"{kind} {f1}" for kind, f1 in result[name].items())
+        what = "summaries" if name == "rouge" else f"the first {args.lead} sentence(s) instead"
+        print(f"{shown}: {what}")
+    return result
+
+
+def lead(sources: list[str], sentences: int) -> list[str]:
+    """The first sentences of every source."""
+    return [" ".join(SENTENCE_END.split(source)[:sentences]) for source in sources]
 
 
 def main() -> None:
@@ -110,6 +157,8 @@ def main() -> None:
     parser.add_argument("--target", required=True, help="language of the translations")
     parser.add_argument("--original", type=Path, required=True, help="references, never tokenised")
     parser.add_argument("--lowercase", action="store_true", help="compare without case")
+    parser.add_argument("--rouge", action="store_true", help="they are summaries")
+    parser.add_argument("--lead", type=int, default=1, help="sentences of the lead baseline")
     parser.add_argument("--split-compounds", action="store_true", help="a-b as three tokens")
     try:
         score(parser.parse_args())

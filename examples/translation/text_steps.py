@@ -42,6 +42,14 @@ def segments(markup: str) -> list[str]:
     return [unescape(" ".join(text.split()), QUOTES) for text in found]
 
 
+TAG = re.compile(r"</?t>")
+
+
+def untagged(line: str) -> str:
+    """A summary without the <t> and </t> around its sentences."""
+    return " ".join(TAG.sub(" ", line).split())
+
+
 # --- sentences to tokens --------------------------------------------------------------------------
 
 CONTROL = regex.compile(r"\p{C}")
@@ -81,15 +89,18 @@ def tokenise(sentence: str, language: str, split_dashes: bool = False) -> str:
 
 
 def to_tokens(pair: Pair, languages: Pair, steps: dict, training: bool) -> Pair:
-    """Both sides of a pair, tokenised."""
+    """Both sides of a pair, tokenised; a source is cut to ``longest_source`` tokens."""
     result = []
-    for sentence, language in zip(pair, languages, strict=True):
+    spoken = [steps["language"]] * 2 if "language" in steps else languages
+    for sentence, language in zip(pair, spoken, strict=True):
         if training and steps["normalise"]:
             sentence = normalise(sentence, language)
         if not training and steps["straighten"]:
             sentence = straighten(sentence)
         tokens = tokenise(sentence, language, steps["split_dashes"])
         result.append(tokens.lower() if steps["lowercase"] else tokens)
+    if longest := steps.get("longest_source"):
+        result[0] = " ".join(result[0].split()[:longest])
     return tuple(result)
 
 

@@ -46,13 +46,14 @@ fi
 
 # The update holds tokens_per_update tokens, however many GPUs share them.
 share=$((tokens_per_update / processes))
-MAX_TOKENS=${MAX_TOKENS:-$((share < 4096 ? share : 4096))}
+most=${tokens_per_sample:-4096}  # a batch of a language model is one sample at least
+MAX_TOKENS=${MAX_TOKENS:-$((share < most ? share : most))}
 number MAX_TOKENS "$MAX_TOKENS" 1
 accumulate=$((share / MAX_TOKENS))
 [ $((processes * accumulate * MAX_TOKENS)) -eq "$tokens_per_update" ] \
   || refuse "$processes GPUs times MAX_TOKENS ($MAX_TOKENS) must divide $tokens_per_update, the tokens of an update"
 
-flags=("$WORK/data-bin" --user-dir "$plugin" --task translation --arch "$arch" "${recipe[@]}"
+flags=("$WORK/data-bin" --user-dir "$plugin" --task "${task:-translation}" --arch "$arch" "${recipe[@]}"
   --max-tokens "$MAX_TOKENS" --update-freq "$accumulate" --distributed-world-size "$processes"
   --save-dir "$run/checkpoints" --seed 1 --log-format simple --log-interval 100)
 [ "$MODEL" = lite_transformer ] || flags+=("${baseline[@]}")
