@@ -49,9 +49,12 @@ def check_header(path: str | Path) -> None:
         ValueError: if it is not.
     """
     with open(path, "rb") as file:
-        if file.read(4) != b"PK\x03\x04":  # written by torch before 1.6, or not by torch
+        is_zip = file.read(4) == b"PK\x03\x04"
+        if not is_zip and not zipfile.is_zipfile(file):  # of torch before 1.6, or not of torch
             return
         try:
+            if not is_zip:  # torch would take it for an old file
+                raise zipfile.BadZipFile("changed at its beginning")
             with zipfile.ZipFile(file) as archive:
                 for entry in archive.infolist():
                     is_header = not re.search(r"/\.?data/", entry.filename)

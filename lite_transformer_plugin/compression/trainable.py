@@ -15,24 +15,26 @@ class FromValues(nn.Module):
 
     def __init__(self, coded: Coded):
         super().__init__()
-        self.coded = coded
-        index = None if coded.codes is None else coded.index()
-        self.register_buffer("index", index, persistent=False)
-        places = None if coded.positions is None else coded.positions.nonzero().flatten()
-        self.register_buffer("places", places, persistent=False)
+        self.shape = coded.shape
+        stored = torch.arange(coded.stored) if coded.codes is None else coded.index().long()
+        if coded.positions is not None:  # the value of all zeros comes first
+            full = torch.zeros(coded.numel, dtype=torch.int64)
+            full[coded.positions] = stored + 1
+            stored = full
+        self.has_zeros = coded.positions is not None
+        self.values = coded.values
+        self.register_buffer("index", stored, persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:
         """values (G, K) or (N) -> the weight."""
-        found = values.flatten()
-        if self.index is not None:
-            found = Lookup.apply(found, self.index)
-        if self.places is not None:
-            full = found.new_zeros(self.coded.numel)
-            found = full.index_copy(0, self.places, found)
-        return found.reshape(self.coded.shape)
+        flat = values.flatten()
+        if self.has_zeros:
+            flat = torch.cat([flat.new_zeros(1), flat])
+        return Lookup.apply(flat, self.index).reshape(self.shape)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        return self.coded.values.to(weight.device, weight.dtype)
+        """The values that the weight was made of."""
+        return self.values.to(weight.device, weight.dtype)
 
 
 def owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -73,20 +75,17 @@ def coded_state(tensors: Mapping[str, Coded], state: Mapping[str, Tensor]) -> di
         if id(coded) not in by_id:
             key = trained_key(name) if is_coded(coded) else name
             value = state[key].detach().cpu()
-            whole = is_coded(coded)
-            by_id[id(coded)] = coded.with_values(value) if whole else keep(value, exact=True)
+            by_id[id(coded)] = (
+                coded.with_values(value) if is_coded(coded) else keep(value, exact=True)
+            )
         found[name] = by_id[id(coded)]
     return found
 
 
 def state_of(tensors: Mapping[str, Coded]) -> dict[str, Any]:
     """The reverse: what a trainable model loads."""
-    return {
-        trained_key(name) if is_coded(coded) else name: coded.values
-        if is_coded(coded)
-        else expand(coded)
-        for name, coded in tensors.items()
-    }
+    coded = {trained_key(name): one.values for name, one in tensors.items() if is_coded(one)}
+    return coded | {name: expand(one) for name, one in tensors.items() if not is_coded(one)}
 
 
 def same_codes(a: Mapping[str, Coded], b: Mapping[str, Coded]) -> bool:

@@ -26,6 +26,7 @@ from fairseq.models import (
 )
 from hydra.core.config_store import ConfigStore
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from .. import checkpoint_files
 from ..compression import KEY, Coded, expand_all, is_packed, pack, unpack
@@ -151,6 +152,10 @@ class ExpandsOnLoad:
 
 class TrainsValues:
     """Mixed into a model's class: its state is that of a compressed checkpoint."""
+
+    def forward(self, *args, **kwargs):
+        with parametrize.cached():  # embeddings serve several modules
+            return super().forward(*args, **kwargs)
 
     def state_dict(self, *args, **kwargs) -> dict[str, Tensor]:
         state = super().state_dict()
