@@ -59,6 +59,7 @@ setup(
     },
     entry_points={
         "console_scripts": [
+            "fairseq-attention-maps = lite_transformer_plugin.cli.attention_maps:cli_main",
             "fairseq-average-checkpoints = "
             "lite_transformer_plugin.cli.average_checkpoints:cli_main",
             "fairseq-compress = lite_transformer_plugin.cli.compress:cli_main",
