@@ -74,9 +74,7 @@ class Translator:
                 raise ValueError(f"--{flag.replace('_', '-')} is for fairseq-generate only")
         if split not in task.datasets:
             task.load_dataset(split)
-        dataset = task.dataset(split)
-        if subset_size is not None:
-            dataset = _Subset(dataset, choose(len(dataset), subset_size, seed))
+        dataset = subset(task.dataset(split), subset_size, seed)
         if next(model.parameters()).device.type == "cpu":
             keep_freed_memory()
         self.task, self.model, self.cfg = task, model, cfg
@@ -102,6 +100,10 @@ class Translator:
         found = share(self.batches, work) if shared else map(work, self.batches)
         rows = sorted(row for batch in found for row in batch)
         return Translations(*([row[i] for row in rows] for i in range(4)))
+
+    def run(self, keep_encoder: bool = False, shared: bool = False) -> list[str]:
+        """The texts alone."""
+        return self.translate(keep_encoder, shared).texts
 
     def _translate_batch(self, sample: dict, keep_encoder: bool) -> list[tuple]:
         prefix_size = self.cfg.generation.prefix_size
@@ -163,6 +165,11 @@ def choose(count: int, size: int, seed: int) -> np.ndarray:
         raise ValueError(f"a subset of {size} sentences is empty: give at least 1")
     # RandomState: its stream never changes, from one numpy to the next
     return np.sort(np.random.RandomState(seed).permutation(count)[:size])
+
+
+def subset(dataset: FairseqDataset, size: int | None, seed: int) -> FairseqDataset:
+    """So many samples of a data set, or all of it; raises as ``choose`` does."""
+    return dataset if size is None else _Subset(dataset, choose(len(dataset), size, seed))
 
 
 class _Subset(BaseWrapperDataset):

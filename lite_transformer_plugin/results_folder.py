@@ -49,12 +49,19 @@ class ResultsFolder:
         return self.folder / name
 
 
-def claim(folder: str | Path, settings: Mapping[str, Any], force: bool = False) -> None:
+def claim(
+    folder: str | Path,
+    settings: Mapping[str, Any],
+    force: bool = False,
+    defaults: Mapping[str, Any] | None = None,
+) -> None:
     """Make the folder, or see that it belongs to this command; by one process, before all others.
 
     Args:
         settings: what decides the results, as JSON knows it.
         force: take the folder from another command; what that one left is deleted.
+        defaults: what settings are when nobody gives them. A folder that knows nothing of one,
+            since it was made before there was such a flag, counts as made with its default.
 
     Raises:
         ValueError: if it belongs to a command with other settings, naming one that differs.
@@ -66,6 +73,7 @@ def claim(folder: str | Path, settings: Mapping[str, Any], force: bool = False) 
     wanted = json.loads(json.dumps(settings))
     if path.exists():
         found = json.loads(path.read_text(encoding="utf-8"))
+        found = {**json.loads(json.dumps(defaults or {})), **found}
         differing = sorted(k for k in {*found, *wanted} if found.get(k) != wanted.get(k))
         if not differing:
             return

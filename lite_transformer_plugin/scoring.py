@@ -15,6 +15,13 @@ SIGNIFICANT = 0.01  # Michel et al. 2019, section 3
 class Bleu:
     """Corpus BLEU by sacreBLEU, of any number of systems against the same references."""
 
+    @property
+    def about(self):
+        """What ``metrics.py`` says of it."""
+        from .metrics import METRICS  # which needs this file
+
+        return METRICS["bleu"]
+
     def __init__(self, references: Sequence[str], tokenize: str = "13a", lowercase: bool = False):
         """
         Args:
@@ -39,6 +46,10 @@ class Bleu:
         if scoring.sacrebleu_char_level:
             raise ValueError("--sacrebleu-char-level: give --sacrebleu-tokenizer char instead")
         return cls(references, str(scoring.sacrebleu_tokenizer), scoring.sacrebleu_lowercase)
+
+    def paired(self, base: Sequence[str], resamples: int = 1000) -> "PairedBootstrap":
+        """A test of systems against this one."""
+        return PairedBootstrap(self, base, resamples)
 
     def score(self, texts: Sequence[str]) -> float:
         return self.metric.corpus_score(texts, None).score

@@ -37,6 +37,9 @@ class Canned:
         self.model, self.calls = model, []
         self.costs = costs or {}
 
+    def run(self, keep_encoder: bool = False, shared: bool = False) -> list[str]:
+        return self.translate(keep_encoder, shared).texts
+
     def translate(self, keep_encoder: bool = False, shared: bool = False) -> Translations:
         heads = [
             Head(attention.part, attention.layer, number)

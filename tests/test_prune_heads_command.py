@@ -122,13 +122,13 @@ def test_importance_and_translation_can_share_a_split(run, tmp_path, monkeypatch
     args, cfg = parse(words_of(run, tmp_path, "--importance-subset", "valid"))
     study = prune_heads_study.open_study(args, cfg, None, args.path)
     monkeypatch.setattr(study.task, "load_dataset", None)
-    before = [sample["id"].tolist() for sample in study.translator.batches]
+    before = [sample["id"].tolist() for sample in study.runner.batches]
     for rank in (0, 1):
         monkeypatch.setattr(prune_heads_study.processes, "rank", lambda rank=rank: rank)
         monkeypatch.setattr(prune_heads_study.processes, "world_size", lambda: 2)
         shares = [sample["id"].tolist() for sample in prune_heads_study.samples(study) if sample]
         assert shares == before[rank::2]
-    again = prune_heads_study.open_translator(args, cfg, study.task, study.model)
+    again = prune_heads_study.open_runner(study, study.task)
     assert [sample["id"].tolist() for sample in again.batches] == before and len(before) == 3
 
 

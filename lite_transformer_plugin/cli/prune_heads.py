@@ -1,4 +1,4 @@
-"""`fairseq-prune-heads`: which heads matter, and what BLEU is left without the others.
+"""`fairseq-prune-heads`: which heads matter, and what score is left without the others.
 
 A run is a row of stages - importance, roles, ablation, curve, saving - on one opened model. Each
 remembers what it has found in the results folder, and a command that was stopped goes on there.
@@ -8,36 +8,32 @@ import argparse
 import hashlib
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
 from fairseq import utils
 from omegaconf import DictConfig
-from torch import nn
 
-from .. import build, checkpoint_files, report
-from ..cost import count, stored_bytes
+from .. import report
 from ..heads import ablation, ordering, pictures
 from ..heads.curve import Point, curve
 from ..heads.heat_maps import heat_maps
-from ..heads.names import Head, format_heads, list_heads, parse_heads
+from ..heads.names import parse_heads
 from ..heads.report_page import page
 from ..heads.scatter import correlation
-from ..models.pruned import prune_checkpoint
+from ..metrics import METRICS
 from ..results_folder import ResultsFolder, claim
 from . import guarded, processes, prune_heads_gates, quiet_logs
-from .fine_tuning import fine_tuning_command
-from .prune_heads_arguments import NAME, command, parse, settings
+from .prune_heads_arguments import NAME, command, default_settings, parse, settings
 from .prune_heads_roles import open_parses, write_roles
+from .prune_heads_saving import save, saved_name
 from .prune_heads_study import (
     Output,
     Study,
     ablate,
     importance_rows,
+    open_runner_elsewhere,
     open_study,
-    open_translator_elsewhere,
     scores_of,
     steps,
 )
@@ -48,7 +44,7 @@ def run(argv: Sequence[str]) -> None:
     quiet()
     args, cfg = parse(argv)
     report.new_figure(1, 1)  # pictures come last: say now if they cannot be drawn
-    claim(args.results_dir, settings(args, _digests(args)), args.force)
+    claim(args.results_dir, settings(args, _digests(args)), args.force, default_settings(args))
     _check_saved(args)
     processes.run_in_processes(args.processes, work, list(argv), args, cfg)
     if args.report:
@@ -131,17 +127,18 @@ def write_ablation(study: Study, output: Output) -> None:
     write_one_ablation(here, output, "ablation", study.cfg.dataset.gen_subset)
     if not data:
         return
-    there = ablate(study, kind, open_translator_elsewhere(study, data), "elsewhere")
+    there = ablate(study, kind, open_runner_elsewhere(study, data))
     write_one_ablation(there, output, "ablation-elsewhere", Path(data).name)
     write_comparison(here, there, output, data)
 
 
 def write_one_ablation(found: ablation.Ablation, output: Output, name: str, where: str) -> None:
-    output.write(name, found.rows(), kind=found.kind, base=found.base, signature=found.signature)
+    more = {"kind": found.kind, "base": found.base, "signature": found.signature}
+    output.write(name, found.rows(), metric=found.metric.name, **more)
     differences = {head: result.difference for head, result in found.results.items()}
     significant = {head for head, result in found.results.items() if result.significant}
-    title = f"BLEU {ablation.KINDS[found.kind]}, on {where}"
-    label = "difference in BLEU (points)"
+    title = f"{found.metric.label} {ablation.KINDS[found.kind]}, on {where}"
+    label = found.metric.difference()
     figure = heat_maps(differences, title, label, signed=True, significant=significant)
     output.draw(name, figure)
     output.say(ablation.format_ablation(found))
@@ -153,10 +150,11 @@ def write_comparison(
     """The paper's section 3.4, and its tables 5 and 6."""
     found = ablation.correlate(here, there)
     rows = ablation.tested_elsewhere(here, there)
-    output.write("comparison", rows, **found._asdict())
+    output.write("comparison", rows, metric=here.metric.name, **found._asdict())
     pairs = {h: (r.difference, there.results[h].difference) for h, r in here.results.items()}
-    names, title = ("--gen-subset", "--compare-data"), f"BLEU {ablation.KINDS[here.kind]}"
-    figure = correlation(pairs, found.r, found.p, names, title)
+    names = ("--gen-subset", "--compare-data")
+    title = f"{here.metric.label} {ablation.KINDS[here.kind]}"
+    figure = correlation(pairs, found.r, found.p, names, title, metric=here.metric)
     output.draw("comparison", figure)
     output.say(f"same heads on {data}: Pearson r = {found.r:.2f}, p = {found.p:.2g}")
 
@@ -168,26 +166,27 @@ def draw_curve(study: Study, output: Output) -> list[Point]:
     shares = {*study.args.ratios, *study.args.save_ratio}
     if study.args.checkpoints:
         shares.add(0.0)  # what each is compared with
-    kind = f"bleu {study.name}"
+    kind, label = f"{study.metric.name} {study.name}", study.metric.label
 
-    def on_result(key: str, bleu: float) -> None:
-        study.folder.remember(kind, key, bleu)
-        removed = len(parse_heads(key))
-        output.say(f"{study.name} {removed} of {len(study.heads)} heads removed: BLEU {bleu:.2f}")
+    def on_result(key: str, score: float) -> None:
+        study.folder.remember(kind, key, score)
+        removed = f"{len(parse_heads(key))} of {len(study.heads)}"
+        output.say(f"{study.name} {removed} heads removed: {label} {score:.2f}")
 
     found = study.folder.known(kind)
-    return curve(study.translator, study.bleu, steps(study, shares), found, on_result)
+    return curve(study.runner, study.scored(), steps(study, shares), found, on_result)
 
 
 def write_curve(study: Study, output: Output) -> list[Point]:
     points, args = draw_curve(study, output), study.args
     more = {"order": args.order, "parts": args.parts, "reestimated": args.reestimate}
-    rows = [point.row() for point in points]
-    output.write("curve", rows, **more, signature=study.bleu.signature)
-    series = {args.order: [(point.share, point.bleu) for point in points]}
+    metric, signature = study.metric, study.scored().signature
+    rows = [point.row(metric.name) for point in points]
+    output.write("curve", rows, **more, metric=metric.name, signature=signature)
+    series = {args.order: [(point.share, point.score) for point in points]}
     title = f"Removing heads of {', '.join(args.parts)} by {args.order}"
-    unpruned = points[0].bleu if points[0].share == 0 else None
-    output.draw("curve", pictures.curves(series, title, unpruned))
+    unpruned = points[0].score if points[0].share == 0 else None
+    output.draw("curve", pictures.curves(series, title, unpruned, score=metric.label))
     return points
 
 
@@ -200,71 +199,13 @@ def dynamics(
         name = "/".join(Path(path).parts[-2:])
         study = open_study(args, cfg, folder, path, name)
         points = draw_curve(study, output)
-        rows += [{"checkpoint": name, **point.row()} for point in points]
-        series[name] = [(point.share, point.bleu) for point in points]
-        signature = study.bleu.signature
-    output.write("dynamics", rows, order=args.order, parts=args.parts, signature=signature)
-    output.draw("dynamics", pictures.dynamics(series, "Removing heads in the course of training"))
-
-
-# --- saving ---------------------------------------------------------------------------------------
-
-
-def saved_name(share: float) -> str:
-    return f"pruned-{100 * share:g}.pt"
-
-
-def save(study: Study, output: Output, points: Sequence[Point]) -> None:
-    """Checkpoints without heads, as asked for, and the line that trains each on."""
-    gates = study.args.gates_from
-    for point in points:
-        wanted = point.removed if gates else point.share in study.args.save_ratio
-        if not wanted or processes.rank():
-            continue
-        name = prune_heads_gates.SAVED if gates else saved_name(point.share)
-        path = study.folder.path(name)
-        model, _ = build.checkpoint(study.path)
-        state = checkpoint_files.read(study.path)
-        pruned = prune_checkpoint(state, point.removed, model)
-        if gates:
-            pruned = prune_heads_gates.without_gates(pruned)
-        report.write_atomically(path, lambda file, p=pruned: torch.save(p, file), force=True)
-        study.folder.remember("saved", path.name, format_heads(point.removed))
-        output.say(f"{path}: {before_and_after(model, state, *build.checkpoint(path))}")
-        _warn_if_deaf(study, point.removed)
-        output.say(f"train it on: {fine_tuning_command(path, study.cfg.task.data)}")
-
-
-def before_and_after(
-    before: nn.Module, state: Mapping[str, Any], after: nn.Module, smaller: Mapping[str, Any]
-) -> str:
-    """What removal saved: heads, parameters, attention's share of them, Mult-Adds, bytes."""
-
-    def figures(model: nn.Module, state: Mapping[str, Any]) -> list[str]:
-        cost = count(model)
-        by_part = cost.parameters_by("part")
-        attention = by_part["attention"] + by_part["cross-attention"]
-        return [
-            f"{len(list_heads(model))}",
-            report.human(cost.parameters),
-            f"{100 * attention / cost.parameters:.1f} %",
-            report.human(cost.mult_adds),
-            report.human_bytes(stored_bytes(state["model"])),
-        ]
-
-    names = ("heads", "parameters", "attention's share", "Mult-Adds", "stored")
-    pairs = zip(names, figures(before, state), figures(after, smaller), strict=True)
-    return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs)
-
-
-def _warn_if_deaf(study: Study, removed: Sequence[Head]) -> None:
-    reading = set(list_heads(study.model, ["A"]))
-    if reading and reading <= set(removed):
-        print(
-            f"{NAME}: warning: no head of encoder-decoder attention is left: nothing reads the "
-            "source",
-            file=sys.stderr,
-        )
+        rows += [{"checkpoint": name, **point.row(args.metric)} for point in points]
+        series[name] = [(point.share, point.score) for point in points]
+        signature = study.scored().signature
+    more = {"order": args.order, "parts": args.parts, "metric": args.metric}
+    output.write("dynamics", rows, **more, signature=signature)
+    title, label = "Removing heads in the course of training", METRICS[args.metric].label
+    output.draw("dynamics", pictures.dynamics(series, title, score=label))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import lite_transformer_plugin
 from ..heads.ablation import KINDS
 from ..heads.importance import UNITS
 from ..heads.names import PARTS, check_parts
+from ..metrics import METRICS, metric_of
 from . import prune_heads_gates
 
 NAME = "fairseq-prune-heads"
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add("--importance-unit", default="sentence", choices=UNITS, help="(default: sentence)")
     add("--raw-importance", action="store_true", help="not divided by the norm of each layer")
     add("--subset-size", type=int, metavar="N", help="translate N sentences of --gen-subset only")
+    add("--metric", choices=METRICS, help="default: that of --task, as BLEU for translation")
     add("--ablate", choices=KINDS, help="mask every head, or all but one, and test what is lost")
     add(
         "--order", default="importance", choices=ORDERS, help="who goes first (default: importance)"
@@ -73,7 +75,11 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, DictConfig]:
     Raises:
         ValueError: for flags that are wrong, missing or contradict each other.
     """
-    args = options.parse_args_and_arch(parser(), list(argv))
+    words = list(argv)
+    if any(word.split("=")[-1] == "sentence_prediction" for word in words):
+        # the task's settings refer to those of the criterion of the same name
+        words += ["--criterion", "sentence_prediction"]
+    args = options.parse_args_and_arch(parser(), words)
     if not args.results_dir:
         raise ValueError("--results-dir DIR is missing: where shall the results go?")
     if args.checkpoints and args.path:
@@ -88,6 +94,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, DictConfig]:
     args.ratios = _shares("--ratios", args.ratios) if args.ratios else list(SHARES)
     args.save_ratio = _shares("--save-ratio", args.save_ratio) if args.save_ratio else []
     args.parts = sorted(check_parts(args.parts.split(",")), key=list(PARTS).index)
+    args.metric = metric_of(args.task, args.metric).name
     _check_together(args)
     return args, convert_namespace_to_omegaconf(args)
 
@@ -135,9 +142,19 @@ def settings(args: argparse.Namespace, digests: dict[str, str]) -> dict[str, Any
     skipped = {*IMMATERIAL, "user_dir", "log_format", "log_interval", "no_progress_bar", "cpu"}
     skipped |= {"num_workers", "path", "checkpoints", "gates_from", "log_file"}
     found = {k: v for k, v in vars(args).items() if k not in skipped and not k.startswith("_")}
-    return {k: v if isinstance(v, (int, float, list)) else str(v) for k, v in found.items()} | {
-        "checkpoints": digests
-    }
+    return _plain(found) | {"checkpoints": digests}
+
+
+def default_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What ``settings`` has of our own flags when they are not given."""
+    group = next(g for g in parser()._action_groups if g.title == "heads")
+    found = {action.dest: action.default for action in group._group_actions}
+    kept = {k: v for k, v in found.items() if k in settings(args, {})}
+    return _plain(kept | {"metric": metric_of(args.task).name})
+
+
+def _plain(found: dict[str, Any]) -> dict[str, Any]:
+    return {k: v if isinstance(v, (int, float, list)) else str(v) for k, v in found.items()}
 
 
 def command(argv: Sequence[str]) -> list[str]:

@@ -21,10 +21,12 @@ from torch import nn
 
 from .. import report
 from ..evaluation import Translator
+from ..forward_passes import ClassifierPass, ForwardPass, LanguageModelPass
 from ..heads import ablation, importance, ordering, pictures
 from ..heads.curve import removals
 from ..heads.gates import masked
 from ..heads.names import Head, format_heads, list_heads, parse_heads
+from ..metrics import METRICS, Metric, SummedMetric, perplexity, predictions, summaries
 from ..results_folder import ResultsFolder
 from ..scoring import Bleu, Comparison
 from . import processes
@@ -73,7 +75,7 @@ class Study:
     task: FairseqTask
     model: nn.Module
     saved_cfg: DictConfig
-    translator: Translator | None  # none with --only-importance
+    runner: Translator | ForwardPass | None  # none with --only-importance
     name: str = ""  # tells models of one command apart in what is remembered
 
     @property
@@ -82,8 +84,17 @@ class Study:
         return list_heads(self.model, self.args.parts)
 
     @property
-    def bleu(self) -> Bleu:
-        return Bleu.from_config(self.translator.references, self.cfg.scoring)
+    def metric(self) -> Metric:
+        return METRICS[self.args.metric]
+
+    def scored(self, runner: Translator | ForwardPass | None = None) -> Bleu | SummedMetric:
+        """The metric on the split, or on that of another runner."""
+        runner, name = runner or self.runner, self.metric.name
+        if name == "bleu":
+            return Bleu.from_config(runner.references, self.cfg.scoring)
+        if name == "rouge":
+            return summaries(runner.references)
+        return perplexity() if name == "perplexity" else predictions(name, runner.labels)
 
     def progress(self, items: Iterable, what: str) -> Iterable:
         return progress_bar.progress_bar(
@@ -103,7 +114,7 @@ def open_study(
         ValueError: if the model has no attention heads in these parts, or not enough, and for a
             split that is not there.
     """
-    task = tasks.setup_task(cfg.task)
+    task = setup_task(args, cfg, path)
     overrides = ast.literal_eval(cfg.common_eval.model_overrides)
     models, saved_cfg = checkpoint_utils.load_model_ensemble([path], overrides, task)
     model = models[0].eval()
@@ -115,8 +126,25 @@ def open_study(
     if not list_heads(model, args.parts):
         raise ValueError(f"{path}: {type(model).__name__} has no heads of {','.join(args.parts)}")
     limit_shares(args, list_heads(model, args.parts))
-    translator = None if args.only_importance else open_translator(args, cfg, task, model)
-    return Study(args, cfg, folder, path, task, model, saved_cfg, translator, name)
+    study = Study(args, cfg, folder, path, task, model, saved_cfg, None, name)
+    if not args.only_importance:
+        study.runner = open_runner(study, task)
+        study.scored()  # says now what is wrong with the references or classes
+    return study
+
+
+def setup_task(args: argparse.Namespace, cfg: DictConfig, path: str) -> FairseqTask:
+    """The task of the command line; of a classifier that of its training, but for the data.
+
+    Classes, tokens between sentences and the name of the head are then as the model knows them.
+    """
+    if METRICS[args.metric].task != "sentence_prediction":
+        return tasks.setup_task(cfg.task)
+    trained = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]
+    if trained.task._name != "sentence_prediction":
+        raise ValueError(f"{path} was trained for {trained.task._name}, not sentence_prediction")
+    trained.task.data = cfg.task.data
+    return tasks.setup_task(trained.task)  # which looks things up in the rest of the configuration
 
 
 def limit_shares(args: argparse.Namespace, heads: Sequence[Head]) -> None:
@@ -138,19 +166,29 @@ def limit_shares(args: argparse.Namespace, heads: Sequence[Head]) -> None:
             )
 
 
-def open_translator(
-    args: argparse.Namespace, cfg: DictConfig, task: FairseqTask, model: nn.Module
-) -> Translator:
-    split = cfg.dataset.gen_subset
+def open_runner(study: Study, task: FairseqTask) -> Translator | ForwardPass:
+    """The model on --gen-subset of a task's data, as the metric needs it.
+
+    Raises:
+        ValueError: for a split that is not there, or a label unseen in training.
+    """
+    split, args = study.cfg.dataset.gen_subset, study.args
+    kind, more = Translator, {}
+    if study.metric.task == "language_modeling":
+        kind = LanguageModelPass
+    elif study.metric.task == "sentence_prediction":
+        kind = ClassifierPass
+        more["head"] = study.saved_cfg.criterion.classification_head_name
+    how = (study.cfg, split, args.subset_size, study.cfg.common.seed)
     try:
-        return Translator(task, model, cfg, split, args.subset_size, cfg.common.seed)
+        return kind(task, study.model, *how, **more)
     except FileNotFoundError as error:
         raise ValueError(
-            f"--gen-subset {split}: there is no such split in {cfg.task.data}"
+            f"--gen-subset {split}: there is no such split in {study.cfg.task.data}"
         ) from error
 
 
-def open_translator_elsewhere(study: Study, data: str) -> Translator:
+def open_runner_elsewhere(study: Study, data: str) -> Translator | ForwardPass:
     """The same model on the split of another folder.
 
     Raises:
@@ -158,10 +196,10 @@ def open_translator_elsewhere(study: Study, data: str) -> Translator:
     """
     cfg = copy.deepcopy(study.cfg)
     cfg.task.data = data
-    task = tasks.setup_task(cfg.task)
+    task = setup_task(study.args, cfg, study.path)
     if task.target_dictionary != study.task.target_dictionary:
         raise ValueError(f"--compare-data {data}: its dictionary is not that of the model")
-    return open_translator(study.args, cfg, task, study.model)
+    return open_runner(study, task)
 
 
 # --- importance, ablation, order ------------------------------------------------------------------
@@ -235,24 +273,26 @@ def scores_of(rows: Iterable[Mapping[str, Any]]) -> dict[Head, float]:
 
 
 def ablate(
-    study: Study, kind: str, translator: Translator | None = None, where: str = ""
+    study: Study, kind: str, elsewhere: Translator | ForwardPass | None = None
 ) -> ablation.Ablation:
     """Every head of the model, on the split or on other data."""
-    translator = translator or study.translator
-    remembered = f"{kind} {where}"
+    runner, label = elsewhere or study.runner, study.metric.label
+    remembered = f"{kind} {'elsewhere' if elsewhere else ''}"
     known = {
         parse_heads(name)[0]: Comparison(*figures)
         for name, figures in study.folder.known(remembered).items()
     }
 
-    def on_result(head: Head, result: Comparison) -> None:
-        study.folder.remember(remembered, str(head), list(result))
-        print(f"{head} {kind}: BLEU {result.score:.2f} ({result.difference:+.2f})", file=sys.stderr)
+    def on_result(head: Head, found: Comparison) -> None:
+        study.folder.remember(remembered, str(head), list(found))
+        print(
+            f"{head} {kind}: {label} {found.score:.2f} ({found.difference:+.2f})", file=sys.stderr
+        )
 
-    bleu = Bleu.from_config(translator.references, study.cfg.scoring)
-    found = ablation.ablate(translator, bleu, kind, study.args.parts, known, on_result)
-    if translator is study.translator:  # the curve begins there
-        study.folder.remember(f"bleu {study.name}", format_heads([]), found.base)
+    scored = study.scored(runner)
+    found = ablation.ablate(runner, scored, kind, study.args.parts, known, on_result)
+    if not elsewhere:  # the curve begins there
+        study.folder.remember(f"{study.metric.name} {study.name}", format_heads([]), found.base)
     return found
 
 
@@ -278,6 +318,6 @@ def _scores(study: Study) -> Scores:
         return ordering.random_scores(list_heads(study.model), args.order_seed)
     if args.order == "ablation":
         found = ablate(study, "one")
-        bleu = {head: result.score for head, result in found.results.items()}
-        return ordering.ablation_scores(bleu, found.base)
+        scores = {head: result.score for head, result in found.results.items()}
+        return ordering.ablation_scores(scores, found.base, study.metric.higher_is_better)
     return scores_of(importance_rows(study))

@@ -1,6 +1,7 @@
 """Every head alone removed, and every head alone left (Michel et al. 2019, section 3).
 
-What a model loses is measured in BLEU, and whether that is chance by a paired bootstrap.
+What a model loses is measured in BLEU or another metric, and whether that is chance by a paired
+test.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,8 +11,10 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..evaluation import Translator, share
+from ..forward_passes import ForwardPass
+from ..metrics import METRICS, Metric, SummedMetric
 from ..report import format_table
-from ..scoring import Bleu, Comparison, PairedBootstrap
+from ..scoring import Bleu, Comparison
 from .gates import masked
 from .names import PARTS, Head, Place, attentions, check_heads, list_heads, sort_heads
 
@@ -23,60 +26,65 @@ ALL_PARTS = tuple(PARTS)
 
 
 class Ablation(NamedTuple):
-    """What BLEU becomes when one head is masked, or all but one of its attention module.
+    """What a score becomes when one head is masked, or all but one of its attention module.
 
-    ``results`` has for each head the BLEU of the model, its difference to ``base``, the BLEU of
+    ``results`` has for each head the score of the model, its difference to ``base``, the score of
     the whole model, and the p-value of that difference.
     """
 
     kind: str  # of KINDS
     base: float
     results: dict[Head, Comparison]
-    signature: str  # sacreBLEU's: how BLEU was counted and the resamples drawn
+    signature: str  # how the score was counted and tested
+    metric: Metric = METRICS["bleu"]
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a head, sorted: its name, and figures."""
-        return [result_row(head, self.results[head]) for head in sort_heads(self.results)]
+        return [
+            result_row(head, self.results[head], self.metric) for head in sort_heads(self.results)
+        ]
 
     def best(self) -> dict[Place, Head]:
-        """For each attention module the head with the highest BLEU, the first of equal ones."""
+        """For each attention module the head with the best score, the first of equal ones."""
+        sign = 1 if self.metric.higher_is_better else -1
         best: dict[Place, Head] = {}
         for head in sort_heads(self.results):
             rival = best.setdefault(head.place, head)
-            if self.results[head].score > self.results[rival].score:
+            if sign * self.results[head].score > sign * self.results[rival].score:
                 best[head.place] = head
         return best
 
 
-def result_row(head: Head, result: Comparison) -> dict[str, Any]:
+def result_row(head: Head, result: Comparison, metric: Metric) -> dict[str, Any]:
     """The row of one head, as ``Ablation.rows`` has it."""
-    return {"head": str(head), "bleu": result.score, "difference": result.difference, "p": result.p}
+    score, difference, p = result
+    return {"head": str(head), metric.name: score, "difference": difference, "p": p}
 
 
 # --- measuring ------------------------------------------------------------------------------------
 
 
 def ablate(
-    translator: Translator,
-    bleu: Bleu,
+    translator: Translator | ForwardPass,
+    scored: Bleu | SummedMetric,
     kind: str = "one",
     parts: Iterable[str] = ALL_PARTS,
     known: Mapping[Head, Comparison] | None = None,
     on_result: Callable[[Head, Comparison], None] | None = None,
     resamples: int = 1000,
 ) -> Ablation:
-    """Translate the split once for every head, and once with the whole model.
+    """Run over the split once for every head, and once with the whole model.
 
     Several processes share the heads, and all return the same. Heads of the decoder reuse the
     encoder's output of the whole model.
 
     Args:
         translator: of the model, on a split.
-        bleu: with the split's references.
+        scored: the metric, with the split's references if it needs any.
         kind: "one" masks a head alone, "all-but-one" all others of its attention module.
         known: results of an earlier run that was stopped; the same on every process.
         on_result: is given each new result as soon as it is there, on the process that has it.
-        resamples: of the paired bootstrap.
+        resamples: of a paired bootstrap.
 
     Raises:
         ValueError: for another kind, an unknown part, a head in ``known`` that the model has not,
@@ -87,20 +95,20 @@ def ablate(
     heads = _heads(translator.model, parts)
     results = dict(known or {})
     check_heads(translator.model, results)
-    base = translator.translate(keep_encoder=True, shared=True)
-    bootstrap = PairedBootstrap(bleu, base.texts, resamples)
+    test = scored.paired(translator.run(keep_encoder=True, shared=True), resamples)
 
     def work(head: Head) -> Comparison:
         with _without(translator.model, kind, head):
-            translations = translator.translate(keep_encoder=head.part != "E")
-        result = bootstrap.compare(translations.texts)
+            outputs = translator.run(keep_encoder=head.part != "E")
+        result = test.compare(outputs)
         if on_result is not None:
             on_result(head, result)
         return result
 
     missing = [head for head in heads if head not in results]
     results.update(zip(missing, share(missing, work), strict=True))
-    return Ablation(kind, bootstrap.base, {h: results[h] for h in heads}, bootstrap.signature)
+    kept = {head: results[head] for head in heads}
+    return Ablation(kind, test.base, kept, test.signature, scored.about)
 
 
 def _heads(model: nn.Module, parts: Iterable[str]) -> list[Head]:
@@ -130,7 +138,8 @@ def format_ablation(ablation: Ablation) -> str:
     there is one more, the paper's table 2: for each layer the best of its heads.
     """
     parts = [part for part in PARTS if any(head.part == part for head in ablation.results)]
-    title = f"BLEU {KINDS[ablation.kind]}, difference to {ablation.base:.2f} (* p < 0.01)"
+    label = ablation.metric.label
+    title = f"{label} {KINDS[ablation.kind]}, difference to {ablation.base:.2f} (* p < 0.01)"
     tables = [f"{part}, {PARTS[part]}\n{_table(ablation, part)}" for part in parts]
     if ablation.kind == "all-but-one":
         tables.append(f"best head of each layer\n{_best_table(ablation, parts)}")
@@ -204,7 +213,7 @@ def tested_elsewhere(chosen_on: Ablation, tested_on: Ablation) -> list[dict[str,
     _check_pair(chosen_on, tested_on)
     rows = []
     for head in chosen_on.best().values():
-        row = result_row(head, tested_on.results[head])
+        row = result_row(head, tested_on.results[head], tested_on.metric)
         rows.append(row | {"difference_where_chosen": chosen_on.results[head].difference})
     return rows
 

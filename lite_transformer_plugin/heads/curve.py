@@ -1,9 +1,12 @@
-"""BLEU over the share of heads removed (Michel et al. 2019, section 4.2 and figure 3)."""
+"""A score over the share of heads removed (Michel et al. 2019, section 4.2 and figure 3)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ..evaluation import Translator
+from ..forward_passes import ForwardPass
+from ..metrics import SummedMetric
 from ..scoring import Bleu
 from .gates import masked
 from .names import Head, format_heads
@@ -17,14 +20,14 @@ class Point(NamedTuple):
 
     share: float  # of the heads in question, 0 to 1
     removed: list[Head]
-    bleu: float
+    score: float
 
-    def row(self) -> dict[str, Any]:
-        """Figures, and the names of the heads that are gone."""
+    def row(self, metric: str = "bleu") -> dict[str, Any]:
+        """Figures, that of the metric under its name, and the names of the heads that are gone."""
         return {
             "share": self.share,
             "heads_removed": len(self.removed),
-            "bleu": self.bleu,
+            metric: self.score,
             "pruned_heads": format_heads(self.removed),
         }
 
@@ -53,33 +56,27 @@ def removals(
 
 
 def curve(
-    translator: Translator,
-    bleu: Bleu,
+    translator: Translator | ForwardPass,
+    scored: Bleu | SummedMetric,
     steps: Iterable[tuple[float, list[Head]]],
     known: Mapping[str, float] | None = None,
     on_result: Callable[[str, float], None] | None = None,
 ) -> list[Point]:
-    """BLEU of the model with these heads masked, which is that of the model without them.
+    """The score of the model with these heads masked, which is that of the model without them.
 
     Several processes share the sentences of each point.
 
     Args:
-        known: BLEU of points from an earlier run that was stopped, by the names of their heads.
+        known: scores of points from an earlier run that was stopped, by the names of their heads.
         on_result: is given each new one, on every process.
     """
     points, found = [], dict(known or {})
     for share, removed in steps:
         key = format_heads(removed)
         if key not in found:
-            found[key] = _bleu(translator, bleu, removed)
+            with masked(translator.model, removed) if removed else nullcontext():
+                found[key] = scored.score(translator.run(shared=True))
             if on_result is not None:
                 on_result(key, found[key])
         points.append(Point(share, removed, found[key]))
     return points
-
-
-def _bleu(translator: Translator, bleu: Bleu, removed: list[Head]) -> float:
-    if not removed:
-        return bleu.score(translator.translate(shared=True).texts)
-    with masked(translator.model, removed):
-        return bleu.score(translator.translate(shared=True).texts)

@@ -1,6 +1,6 @@
 """Which heads go first (Michel et al. 2019, sections 3.2 and 4).
 
-A score says how much a head matters: its importance, what BLEU loses without it, the norm of its
+A score says how much a head matters: its importance, what a score loses without it, the norm of its
 weights, or chance. An order lists heads from the least to the most important.
 """
 
@@ -51,14 +51,17 @@ def random_scores(heads: Iterable[Head], seed: int) -> dict[Head, float]:
     return {head: draw.random() for head in sort_heads(heads)}
 
 
-def ablation_scores(bleu: Mapping[Head, float], base: float) -> dict[Head, float]:
-    """The drop in BLEU, in points, when a head alone is removed: the paper's "oracle".
+def ablation_scores(
+    scores: Mapping[Head, float], base: float, higher_is_better: bool = True
+) -> dict[Head, float]:
+    """What is lost when a head alone is removed, in the metric's unit: the paper's "oracle".
 
     Args:
-        bleu: of the model without this head.
+        scores: of the model without this head.
         base: of the whole model.
     """
-    return {head: base - without for head, without in bleu.items()}
+    sign = 1 if higher_is_better else -1
+    return {head: sign * (base - without) for head, without in scores.items()}
 
 
 # --- orders ---------------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""The curve of the report page: BLEU over the share pruned, as SVG, and what its slider shows."""
+"""The curve of the report page: the score over the share pruned, as SVG, and what its slider shows.
+
+Rows are those of curve.json, with the figure of the metric as ``score``, too; a label says what
+it is.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +15,7 @@ WIDTH, HEIGHT = 440, 280
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 14, 44  # margins
 
 
-def points(rows: Sequence[Mapping[str, Any]], heads: int) -> list[dict[str, Any]]:
+def points(rows: Sequence[Mapping[str, Any]], heads: int, label: str) -> list[dict[str, Any]]:
     """For each row of curve.json: what is gone, in words, and where it lies in the picture.
 
     Args:
@@ -20,18 +24,20 @@ def points(rows: Sequence[Mapping[str, Any]], heads: int) -> list[dict[str, Any]
     top = _top(rows)
     found = []
     for row in rows:
-        x, y = _place(row["share"], row["bleu"], top)
+        x, y = _place(row["share"], row["score"], top)
         removed = [str(head) for head in parse_heads(row["pruned_heads"])]
-        found.append({"x": x, "y": y, "text": _text(row, rows[0], heads), "removed": removed})
+        found.append(
+            {"x": x, "y": y, "text": _text(row, rows[0], heads, label), "removed": removed}
+        )
     return found
 
 
-def _text(row: Mapping[str, Any], first: Mapping[str, Any], heads: int) -> str:
+def _text(row: Mapping[str, Any], first: Mapping[str, Any], heads: int, label: str) -> str:
     number = f"{row['heads_removed']}{f' of {heads}' if heads else ''} heads"
-    text = f"{percent(row['share'])} pruned: {number} removed, BLEU {row['bleu']:.2f}"
+    text = f"{percent(row['share'])} pruned: {number} removed, {label} {row['score']:.2f}"
     if row is first or first["heads_removed"]:
         return text
-    return f"{text} ({signed(row['bleu'] - first['bleu'])})"
+    return f"{text} ({signed(row['score'] - first['score'])})"
 
 
 def percent(share: float) -> str:
@@ -39,8 +45,8 @@ def percent(share: float) -> str:
 
 
 def _top(rows: Sequence[Mapping[str, Any]]) -> float:
-    """The upper end of the BLEU axis: a round number."""
-    highest = max(row["bleu"] for row in rows)
+    """The upper end of the axis: a round number."""
+    highest = max(row["score"] for row in rows)
     return max(1, math.ceil(highest / _step(highest))) * _step(highest)
 
 
@@ -49,28 +55,28 @@ def _step(highest: float) -> float:
     return next((step for step in (1, 2, 5, 10) if highest <= 5 * step), 20)
 
 
-def _place(share: float, bleu: float, top: float) -> tuple[float, float]:
+def _place(share: float, score: float, top: float) -> tuple[float, float]:
     x = LEFT + share * (WIDTH - LEFT - RIGHT)
-    y = HEIGHT - BOTTOM - bleu / top * (HEIGHT - TOP - BOTTOM)
+    y = HEIGHT - BOTTOM - score / top * (HEIGHT - TOP - BOTTOM)
     return round(x, 1), round(y, 1)
 
 
-def svg(rows: Sequence[Mapping[str, Any]]) -> str:
+def svg(rows: Sequence[Mapping[str, Any]], label: str) -> str:
     """The picture, with a marker on its first point."""
     top = _top(rows)
-    places = [_place(row["share"], row["bleu"], top) for row in rows]
+    places = [_place(row["share"], row["score"], top) for row in rows]
     line = " ".join(f"{x},{y}" for x, y in places)
     dots = "".join(f'<circle class="dot" cx="{x}" cy="{y}" r="3"/>' for x, y in places)
     x, y = places[0]
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'aria-label="BLEU over the share of heads pruned; a table below has its figures">\n'
-        f'{_axes(top)}\n<polyline points="{line}"/>{dots}\n'
+        f'aria-label="{label} over the share of heads pruned; a table below has its figures">\n'
+        f'{_axes(top, label)}\n<polyline points="{line}"/>{dots}\n'
         f'<circle id="marker" cx="{x}" cy="{y}" r="7"/>\n</svg>\n'
     )
 
 
-def _axes(top: float) -> str:
+def _axes(top: float, score: str) -> str:
     lines, step = [], _step(top)
     for i in range(round(top / step) + 1):
         x, y = _place(0, i * step, top)
@@ -84,22 +90,22 @@ def _axes(top: float) -> str:
     label = "share of heads pruned (%)"
     lines.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{label}</text>')
     upright = f'transform="rotate(-90)" x="-{(TOP + HEIGHT - BOTTOM) / 2}" y="13"'
-    lines.append(f'<text {upright} text-anchor="middle">BLEU</text>')
+    lines.append(f'<text {upright} text-anchor="middle">{score}</text>')
     return "\n".join(lines)
 
 
-def figures(rows: Sequence[Mapping[str, Any]]) -> str:
+def figures(rows: Sequence[Mapping[str, Any]], label: str) -> str:
     """The curve as a table."""
     cells = [
         [
             Cell(percent(row["share"])),
             Cell(str(row["heads_removed"])),
-            Cell(f"{row['bleu']:.2f}"),
+            Cell(f"{row['score']:.2f}"),
             Cell(row["pruned_heads"], {"class": "text"}),
         ]
         for row in rows
     ]
-    header = ["share", "heads removed", "BLEU", "which"]
+    header = ["share", "heads removed", label, "which"]
     return f"<details><summary>{escape('The curve as a table')}</summary>" + (
-        f"{table('BLEU by share pruned', header, cells)}</details>\n"
+        f"{table(f'{label} by share pruned', header, cells)}</details>\n"
     )

@@ -14,7 +14,7 @@ from typing import Any
 from . import report_curve
 from .heat_maps import FAR
 from .names import Head, parse_heads
-from .report_sections import SECTIONS, Results
+from .report_sections import SECTIONS, Results, metric_in
 from .report_tables import MISSING, Cell, escape, head_tables, note, section, three_digits
 
 TEMPLATE = Path(__file__).with_suffix(".html")
@@ -127,21 +127,27 @@ def _points(results: Results) -> list[dict[str, Any]]:
         return []
     rows = results.get("importance", {}).get("importance", [])
     heads = sum(row["head"][0] in results["curve"]["parts"] for row in rows)
-    return report_curve.points(results["curve"]["curve"], heads)
+    return report_curve.points(_scored(results["curve"]), heads, metric_in(results["curve"]).label)
+
+
+def _scored(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    name = metric_in(found).name
+    return [{**row, "score": row[name]} for row in found["curve"]]
 
 
 def _curve(results: Results) -> str:
     found, points = results["curve"], _points(results)
     again = ", measured anew before each step" if found["reestimated"] else ""
     how = note(f"Heads of {', '.join(found['parts'])} removed by {found['order']}{again}.")
-    signature = note(f"BLEU: {found['signature']}")
+    label = metric_in(found).label
+    title, signature = f"{label} without heads", note(f"{label}: {found['signature']}")
     if len(points) < 2:
         text = f'<p class="shown">{escape(points[0]["text"])}</p>\n'
-        return section("BLEU without heads", text, signature)
-    rows = found["curve"]
-    picture = report_curve.svg(rows)
-    table = report_curve.figures(rows)
-    return section("BLEU without heads", how, picture, table, signature)
+        return section(title, text, signature)
+    rows = _scored(found)
+    picture = report_curve.svg(rows, label)
+    table = report_curve.figures(rows, label)
+    return section(title, how, picture, table, signature)
 
 
 def _slider(points: list[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..metrics import METRICS, Metric
 from ..scoring import Comparison
 from .ablation import KINDS, Ablation
 from .names import PARTS, Head, parse_heads
@@ -27,12 +28,13 @@ def _dynamics(results: Results) -> str:
     """A row for each share, a column for each checkpoint."""
     rows = results["dynamics"]["dynamics"]
     names = list(dict.fromkeys(row["checkpoint"] for row in rows))
-    bleu = {(row["share"], row["checkpoint"]): f"{row['bleu']:.2f}" for row in rows}
+    metric = metric_in(results["dynamics"])
+    scores = {(row["share"], row["checkpoint"]): f"{row[metric.name]:.2f}" for row in rows}
     lines = [
-        [Cell(percent(s)), *(Cell(bleu.get((s, n), MISSING)) for n in names)]
+        [Cell(percent(s)), *(Cell(scores.get((s, n), MISSING)) for n in names)]
         for s in sorted({row["share"] for row in rows})
     ]
-    found = table("BLEU by share pruned and checkpoint", ["share", *names], lines)
+    found = table(f"{metric.label} by share pruned and checkpoint", ["share", *names], lines)
     return section("In the course of training", found)
 
 
@@ -43,21 +45,31 @@ def _ablation(name: str, where: str) -> Callable[[Results], str]:
     def show(results: Results) -> str:
         data = results[name]
         rows = {parse_heads(row["head"])[0]: row for row in data[name]}
-        found = {h: Comparison(r["bleu"], r["difference"], r["p"]) for h, r in rows.items()}
-        ablation = Ablation(data["kind"], data["base"], found, data["signature"])
+        metric = metric_in(data)
+        found = {h: _result(row, metric) for h, row in rows.items()}
+        ablation = Ablation(data["kind"], data["base"], found, data["signature"], metric)
         how = note(f"Difference to {ablation.base:.2f}; * and bold: p < 0.01.")
-        cells = {head: _difference(head, result) for head, result in found.items()}
+        cells = {head: _difference(head, result, metric) for head, result in found.items()}
         tables = head_tables(cells, "differences")
         if ablation.kind == "all-but-one":
             tables += _best(ablation)
-        signature = note(f"BLEU: {ablation.signature}")
-        return section(f"BLEU {KINDS[ablation.kind]}{where}", how, tables, signature)
+        signature = note(f"{metric.label}: {ablation.signature}")
+        return section(f"{metric.label} {KINDS[ablation.kind]}{where}", how, tables, signature)
 
     return show
 
 
-def _difference(head: Head, result: Comparison) -> Cell:
-    text = f"{head}: BLEU {result.score:.2f}, p = {result.p:.2g}"
+def metric_in(found: Mapping[str, Any]) -> Metric:
+    """Which metric a file of results has; older ones do not say, and have BLEU."""
+    return METRICS[found.get("metric", "bleu")]
+
+
+def _result(row: Mapping[str, Any], metric: Metric) -> Comparison:
+    return Comparison(row[metric.name], row["difference"], row["p"])
+
+
+def _difference(head: Head, result: Comparison, metric: Metric) -> Cell:
+    text = f"{head}: {metric.label} {result.score:.2f}, p = {result.p:.2g}"
     mark = {"class": "significant"} if result.significant else {}
     return Cell(signed(result.difference) + "*" * result.significant, {"title": text, **mark})
 
@@ -69,7 +81,9 @@ def _best(ablation: Ablation) -> str:
     rows = []
     for layer in sorted({layer for _, layer in best}):
         heads = [best.get((part, layer)) for part in parts]
-        cells = [_difference(h, ablation.results[h]) if h else Cell("") for h in heads]
+        cells = [
+            _difference(h, ablation.results[h], ablation.metric) if h else Cell("") for h in heads
+        ]
         rows.append([Cell(str(layer)), *cells])
     return table("Best head of each layer", ["layer", *parts], rows, "differences")
 
@@ -78,14 +92,18 @@ def _comparison(results: Results) -> str:
     """The paper's section 3.4, and its tables 5 and 6."""
     found = results["comparison"]
     text = f"Pearson r = {found['r']:.2f}, p = {found['p']:.2g}, over {found['heads']} heads."
-    rows = []
+    rows, metric = [], metric_in(found)
     for row in found["comparison"]:
-        there = Comparison(row["bleu"], row["difference"], row["p"])
+        there = _result(row, metric)
         here = Cell(signed(row["difference_where_chosen"]))
-        cells = [here, _difference(parse_heads(row["head"])[0], there), Cell(f"{row['p']:.3f}")]
+        cells = [
+            here,
+            _difference(parse_heads(row["head"])[0], there, metric),
+            Cell(f"{row['p']:.3f}"),
+        ]
         rows.append([Cell(row["head"]), *cells])
     header = ["head", "where chosen", "on the other data", "p there"]
-    caption = "Best head of each layer: difference in BLEU on both"
+    caption = f"Best head of each layer: {metric.difference('both')}"
     return section(
         "The same heads on other data",
         f'<p class="shown">{escape(text)}</p>\n',

@@ -9,6 +9,7 @@ from operator import truediv
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import report
+from ..metrics import METRICS, Metric
 from .names import PARTS, Head, sort_heads
 from .pictures import KNOWN, MARKERS
 
@@ -24,15 +25,17 @@ def correlation(
     names: tuple[str, str],
     title: str,
     labelled: int = 6,
+    metric: Metric = METRICS["bleu"],
 ) -> "Figure":
     """What the removal of each head changes on two data sets, a point for each head.
 
     Args:
-        pairs: differences in BLEU on the first and on the second set.
+        pairs: differences in the score on the first and on the second set.
         r: Pearson's correlation of them.
         p: its two-sided p-value.
         names: of the two data sets.
         labelled: so many heads, those farthest from no difference, have their names beside them.
+        metric: what the score is.
 
     Raises:
         ValueError: if no head has a difference on both sets.
@@ -45,7 +48,7 @@ def correlation(
     panel = figure.subplots()
     figure.suptitle(title)
     _scatter(panel, known)
-    x, y = (f"difference in BLEU on {name} (points)" for name in names)
+    x, y = (metric.difference(name) for name in names)
     panel.set(xlabel=x, ylabel=y)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     chance = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
