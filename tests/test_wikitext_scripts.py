@@ -106,3 +106,10 @@ def test_a_set_is_missing(tmp_path):
     result = run("prepare", DATA=data, WORK=tmp_path / "work", WORKERS=1)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == "prepare.sh: --data has train.txt, but no valid.txt"
+
+
+def test_a_small_update_is_one_batch(tmp_path):
+    (tmp_path / "data-bin").mkdir()
+    shown = succeeded(run("train", DRY_RUN=1, WORK=tmp_path, SIZE=192)).splitlines()[-1]
+    cfg = configuration(shlex.split(shown))
+    assert (cfg.dataset.max_tokens, cfg.optimization.update_freq) == (2048, [1])

@@ -46,7 +46,7 @@ fi
 
 # The update holds tokens_per_update tokens, however many GPUs share them.
 share=$((tokens_per_update / processes))
-most=${tokens_per_sample:-4096}  # a batch of a language model is one sample at least
+most=${largest_batch:-4096}
 MAX_TOKENS=${MAX_TOKENS:-$((share < most ? share : most))}
 number MAX_TOKENS "$MAX_TOKENS" 1
 accumulate=$((share / MAX_TOKENS))

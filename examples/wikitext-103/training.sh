@@ -16,6 +16,7 @@ case ${SIZE:-} in
   192 | 112)
     tokens_per_sample=256
     tokens_per_update=2048
+    largest_batch=2048                 # eight samples at once
     context=192                        # tokens before those that are scored
     recipe=(
       --criterion cross_entropy --dropout 0.1
@@ -28,6 +29,7 @@ case ${SIZE:-} in
   *)
     tokens_per_sample=3072
     tokens_per_update=$((8 * 3072 * 3))  # 8 GPUs, 3 batches each, as in fairseq's recipe
+    largest_batch=3072                   # one sample
     context=2560
     updates=286000                       # warm-up, then the first period of the cosine
     recipe=(                             # sizes and dropout rates are in the architecture
