@@ -125,6 +125,7 @@ class Compression:
         """What shares of zeros in each weight alone cost; measured once, in about a minute."""
         trial, known = self.trial, self.folder.known("sensitivity")
         own, base = trial.model.state_dict(keep_vars=True), None
+        trial.put_in(trial.coded())  # not what a search has left there
         for i, name in enumerate(trial.weights, 1):
             if name not in known:
                 base = trial.loss(few=True) if base is None else base
@@ -211,6 +212,7 @@ class Compression:
         if step not in known:
             known[step] = {"loss": self.trial.loss(), "bleu": self.trial.bleu()}
             self.folder.remember("measured", step, known[step])
+            self.folder.remember("signature", "bleu", self.trial.signature)
         self.rows.append({"step": step, **sizes, **known[step]})
         print(table(self.rows), end="\n\n", flush=True)
 
@@ -226,7 +228,8 @@ class Compression:
                 raise AssertionError(f"{name} of {args.output} is not what was measured")
         made = report.provenance(self.command)
         rows = [{name: row.get(name) for name in COLUMNS} for row in self.rows]
-        more = {"signature": getattr(self.trial, "signature", None), "parts": parts_of(state)}
+        signature = self.folder.known("signature").get("bleu")
+        more = {"signature": signature, "parts": parts_of(state)}
         data = {"provenance": made, **more, "steps": rows}
         report.write_json(self.folder.path("compression.json"), data, force=True)
         report.write_csv(self.folder.path("compression.csv"), rows, force=True)

@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     loss = "as many zeros as cost D points of BLEU on --gen-subset (or of loss: see --no-bleu)"
     add("--max-loss", type=float, metavar="D", help=loss)
     add = group.add_argument
-    few = "of --gen-subset, to see what zeros cost (default: 200)"
+    few = "of --gen-subset, to see what zeros cost (default: 100)"
     add("--sensitivity-sentences", type=int, default=100, metavar="N", help=few)
     add("--no-bleu", action="store_true", help="validation loss only, to base 2; do not translate")
     add("--results-dir", metavar="DIR", help="tables and progress (default: FILE without .pt)")
@@ -57,7 +57,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, DictConfig]:
     Raises:
         ValueError: for flags that are wrong, missing or contradict each other.
     """
-    args = options.parse_args_and_arch(parser(), list(argv))
+    words = list(argv)
+    if any(word.split("=")[-1] == "sentence_prediction" for word in words):
+        words += ["--criterion", "sentence_prediction"]  # to which the task's settings refer
+    args = options.parse_args_and_arch(parser(), words)
     if not args.path or not Path(args.path).is_file():
         raise ValueError(f"there is no checkpoint {args.path}: name one file by --path")
     if not args.output:

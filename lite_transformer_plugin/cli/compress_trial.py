@@ -39,6 +39,7 @@ class Trial:
     criterion: FairseqCriterion
     batches: list[dict] = field(default_factory=list)
     few: list[dict] = field(default_factory=list)  # of these, for sensitivity
+    signature: str | None = None  # of BLEU, once it was measured
 
     def __post_init__(self) -> None:
         self.owner: dict[str, str] = {}  # every name's first name
@@ -184,7 +185,7 @@ def open_trial(args: argparse.Namespace, cfg: DictConfig) -> Trial:
         ValueError: if the model has codes already, or there is no such split.
     """
     state = checkpoint_files.read(args.path)
-    task = tasks.setup_task(cfg.task)
+    task = setup_task(cfg, args.path)
     overrides = ast.literal_eval(cfg.common_eval.model_overrides)
     try:
         models, saved_cfg = checkpoint_utils.load_model_ensemble([args.path], overrides, task)
@@ -207,6 +208,20 @@ def open_trial(args: argparse.Namespace, cfg: DictConfig) -> Trial:
     if not trial.batches:
         raise ValueError(f"--gen-subset {split} has no sentence")
     return trial
+
+
+def setup_task(cfg: DictConfig, path: str) -> FairseqTask:
+    """The task of the command line; of a classifier that of its training, but for the data.
+
+    Classes, tokens between sentences and the name of the head are then as the model knows them.
+    """
+    if cfg.task._name != "sentence_prediction":
+        return tasks.setup_task(cfg.task)
+    trained = checkpoint_utils.load_checkpoint_to_cpu(path)["cfg"]
+    if trained.task._name != cfg.task._name:
+        raise ValueError(f"{path} was trained for {trained.task._name}, not {cfg.task._name}")
+    trained.task.data = cfg.task.data
+    return tasks.setup_task(trained.task)
 
 
 def some_of(batches: Sequence[dict], sentences: int) -> list[dict]:

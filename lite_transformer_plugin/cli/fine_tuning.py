@@ -12,6 +12,7 @@ from fairseq.dataclass.configs import (
     CheckpointConfig,
     CommonConfig,
     DatasetConfig,
+    DistributedTrainingConfig,
     OptimizationConfig,
 )
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -25,6 +26,8 @@ from ..models import compressed
 GENERAL = {
     "common": (CommonConfig, ("fp16", "memory_efficient_fp16", "fp16_no_flatten_grads")),
     "dataset": (DatasetConfig, ("max_tokens", "batch_size")),
+    # adaptive_loss refuses the default
+    "distributed_training": (DistributedTrainingConfig, ("ddp_backend",)),
     "checkpoint": (
         CheckpointConfig,
         ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),

@@ -83,9 +83,13 @@ class CompressedModel(BaseFairseqModel):
                 f"the compressed model is a {name!r}, an architecture that is not known here: "
                 "is its plugin given by --user-dir?"
             )
+        coded = read_packed(path) if path else {}
+        if any(key.startswith("classification_heads.") for key in coded):
+            with writable(original):  # the task would register them, but later
+                entries_of(original)["load_checkpoint_heads"] = True
         model = build_model(original, task, from_checkpoint=True)
         if path:
-            return trainable(model, read_packed(path))
+            return trainable(model, coded)
         model.__class__ = _with(ExpandsOnLoad, type(model))
         return model
 
@@ -156,6 +160,20 @@ class TrainsValues:
     def forward(self, *args, **kwargs):
         with parametrize.cached():  # embeddings serve several modules
             return super().forward(*args, **kwargs)
+
+    def register_classification_head(self, name: str, num_classes: int, *args, **kwargs) -> None:
+        """The head that a task asks for is here already.
+
+        Raises:
+            ValueError: if it is not.
+        """
+        found = {n: head.out_proj.out_features for n, head in self.classification_heads.items()}
+        if found.get(name) != num_classes:
+            there = ", ".join(f"{n!r} of {size}" for n, size in found.items()) or "none"
+            raise ValueError(
+                f"--compressed-from has no classification head {name!r} of {num_classes} classes, "
+                f"but {there}"
+            )
 
     def state_dict(self, *args, **kwargs) -> dict[str, Tensor]:
         state = super().state_dict()
