@@ -11,8 +11,12 @@ import torch
 from pruned_checkpoints import data_of, hypotheses, train_every
 from stock import full_disk
 
-from lite_transformer_plugin import build, checkpoint_files
-from lite_transformer_plugin.cli.compress import main
+from lite_transformer_plugin import build, checkpoint_files, compression
+from lite_transformer_plugin.cli import compress_sizes, compress_zeros
+from lite_transformer_plugin.cli.compress import PARTS, main
+from lite_transformer_plugin.cli.compress_zeros import Zeros
+from lite_transformer_plugin.compression import KEY
+from lite_transformer_plugin.results_folder import ResultsFolder
 
 
 @pytest.fixture(scope="module")
@@ -31,27 +35,146 @@ def run(data: Path, path: Path, output: Path, *words) -> int:
     return main([str(word) for word in (data, *flags, *how)])
 
 
+@pytest.fixture(autouse=True)
+def smaller(monkeypatch):
+    """The weights of the tests are few, and get codebooks all the same."""
+    monkeypatch.setattr(compress_sizes, "SMALLEST", 100)
+
+
+def results(tmp_path: Path) -> dict[str, dict]:
+    found = json.loads((tmp_path / "small/compression.json").read_text())
+    assert found["signature"] and found["provenance"]["command"][0] == "fairseq-compress"
+    with open(tmp_path / "small/compression.csv") as file:
+        assert [row["step"] for row in csv.DictReader(file)] == [r["step"] for r in found["steps"]]
+    return {row["step"]: row for row in found["steps"]}
+
+
 def test_zeros_and_codes(data, path, tmp_path, capsys):
     """Tables, files, and the same translations as were measured; again, nothing is measured."""
-    model = build.checkpoint(path)[0]
-    big = sum(p.numel() >= 1024 for p in model.parameters())
-    assert big == 0  # the weights of the tests are few: all are kept as they are
-    assert run(data, path, tmp_path / "small.pt", "--bits", 4) == 0
+    words = ["--bits", 4, "--sparsity", 0.5]
+    assert run(data, path, tmp_path / "small.pt", *words) == 0
     out = capsys.readouterr().out
     assert "read back bit for bit" in out and "--arch compressed --compressed-from" in out
-    found = json.loads((tmp_path / "small/compression.json").read_text())
-    assert [row["step"] for row in found["steps"]] == ["fp32", "4 bits"]
-    assert found["steps"][1]["bytes"] == pytest.approx(
-        (tmp_path / "small.pt").stat().st_size, abs=2000
-    )
-    with open(tmp_path / "small/compression.csv") as file:
-        assert len(list(csv.DictReader(file))) == 2
+    steps = results(tmp_path)
+    assert list(steps) == ["fp32", "with zeros", "4 bits"]
+    size = (tmp_path / "small.pt").stat().st_size
+    assert steps["4 bits"]["bytes"] == pytest.approx(size, abs=2000)  # that say how it was made
+    assert steps["4 bits"]["ratio"] > steps["with zeros"]["ratio"]
+    weights = build.checkpoint(tmp_path / "small.pt")[0].parameters()
+    large = [weight for weight in weights if compress_sizes.is_weight(weight)]
+    zeros, number = (sum(map(count, large)) for count in (zeros_in, torch.numel))
+    assert 0.5 * number <= zeros < 0.52 * number
+    assert all(len(weight.unique()) <= 17 for weight in large)
     assert len(hypotheses(capsys, data, tmp_path / "small.pt")[0]) == 7
     progress = (tmp_path / "small/progress-0.jsonl").read_text()
-    assert run(data, path, tmp_path / "small.pt", "--bits", 4) == 2
+    assert run(data, path, tmp_path / "small.pt", *words) == 2
     assert "exists: choose another name, or --force" in capsys.readouterr().err
-    assert run(data, path, tmp_path / "small.pt", "--bits", 4, "--force") == 0
+    assert run(data, path, tmp_path / "small.pt", *words, "--force") == 0
     assert (tmp_path / "small/progress-0.jsonl").read_text() == progress
+    assert results(tmp_path) == steps
+
+
+def zeros_in(tensor: torch.Tensor) -> int:
+    return int((tensor == 0).sum())
+
+
+def test_the_authors_count(data, path, tmp_path):
+    """Four bits of every weight that is no embedding; the other numbers in two bytes."""
+    assert run(data, path, tmp_path / "small.pt", "--bits", 4) == 0
+    row, parts = results(tmp_path)["4 bits"], {}
+    for name, parameter in build.checkpoint(path)[0].named_parameters():
+        if "embed_" not in name:
+            weight = compress_sizes.is_weight(parameter)
+            parts[weight] = parts.get(weight, 0) + parameter.numel()
+    assert row["authors_bytes"] == pytest.approx(parts[True] / 2 + 2 * parts[False], abs=20)
+    whole = 4 * sum(parts.values())
+    assert row["authors_ratio"] == pytest.approx(whole / row["authors_bytes"], rel=0.01)
+    assert row["bytes"] == sum(row[part] for part in PARTS)
+
+
+def test_a_stopped_command_goes_on(data, path, tmp_path, monkeypatch):
+    """What was measured is measured no more, and the file is the same."""
+    words, measured = ["--bits", 3, "--sparsity", 0.3, "--no-bleu"], []
+
+    def until(limit: int):
+        def sensitivity(weight, *rest):
+            measured.append(weight)
+            if len(measured) == limit:
+                raise KeyboardInterrupt
+            return compression.sensitivity(weight, *rest)
+
+        monkeypatch.setattr(compress_zeros, "sensitivity", sensitivity)
+
+    until(4)
+    with pytest.raises(KeyboardInterrupt):
+        run(data, path, tmp_path / "small.pt", *words)
+    assert not (tmp_path / "small.pt").exists()
+    until(0)
+    assert run(data, path, tmp_path / "small.pt", *words) == 0
+    number, measured[:] = len(measured), []
+    assert run(data, path, tmp_path / "other.pt", *words) == 0
+    assert number == 1 + len(measured)  # one was measured half, and again
+    one, other = (checkpoint_files.read(tmp_path / f"{name}.pt") for name in ("small", "other"))
+    assert torch.equal(one["model"][KEY], other["model"][KEY])
+
+
+# --- targets --------------------------------------------------------------------------------------
+
+
+def test_a_ratio_to_reach(data, path, tmp_path, capsys):
+    assert run(data, path, tmp_path / "free.pt", "--bits", 8, "--no-bleu") == 0
+    free = json.loads((tmp_path / "free/compression.json").read_text())["steps"][1]["ratio"]
+    words = ["--bits", 8, "--no-bleu", "--target-ratio", 1.1 * free]
+    assert run(data, path, tmp_path / "small.pt", *words) == 0
+    row = json.loads((tmp_path / "small/compression.json").read_text())["steps"][2]
+    assert 1.1 * free <= row["ratio"] < 1.2 * free  # no more zeros than are needed
+    words[-1] = 50
+    assert run(data, path, tmp_path / "none.pt", *words) == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert "--target-ratio 50 cannot be met: 8 bits and 80% zeros reach" in err
+    assert not (tmp_path / "none.pt").exists()
+
+
+@pytest.mark.parametrize("limit, zeros", [(0.1, 0.0), (4, 0.4), (4.9, 0.45), (100, 0.8)])
+def test_as_many_zeros_as_lose_no_more(limit, zeros, data, path, tmp_path, monkeypatch):
+    """On a model of which each tenth of zeros costs a point."""
+    monkeypatch.setattr(Zeros, "lost", lambda self, shares: 10 * share_of(self, shares))
+    words = ["--bits", 4, "--no-bleu", "--max-loss", limit]
+    assert run(data, path, tmp_path / "small.pt", *words) == 0
+    parts = json.loads((tmp_path / "small/compression.json").read_text())["parts"]
+    coded = [part for part in parts if part["bits"]]
+    found = 1 - sum(p["weights"] for p in coded) / sum(p["of"] for p in coded)
+    assert found == pytest.approx(zeros, abs=0.02)
+
+
+def share_of(zeros: Zeros, shares: dict[str, float]) -> float:
+    numbers = {name: zeros.trial.tensors[name].numel() for name in zeros.trial.weights}
+    whole = sum(numbers.values())
+    return round(sum(shares.get(name, 0) * numbers[name] for name in numbers) / whole, 2)
+
+
+def test_a_loss_that_codes_alone_exceed(data, path, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Zeros, "lost", lambda self, shares: 0.3)
+    words = ["--bits", 2, "--no-bleu", "--max-loss", 0.2]
+    assert run(data, path, tmp_path / "small.pt", *words) == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert err.endswith(
+        "--max-loss 0.2 cannot be met: 2 bits without zeros lose 0.30; more bits lose less"
+    )
+
+
+def test_what_is_lost_is_measured(data, path, tmp_path):
+    """The difference between rows of the table, of the validation loss where there is no BLEU."""
+    words = ["--bits", 2, "--no-bleu", "--max-loss", 1000]
+    assert run(data, path, tmp_path / "small.pt", *words) == 0
+    steps = json.loads((tmp_path / "small/compression.json").read_text())["steps"]
+    lost = ResultsFolder(tmp_path / "small").known("lost")
+    assert len(lost) == 2  # no zeros, and the most
+    found = list(lost.values())[1]
+    assert found == pytest.approx(steps[2]["loss"] - steps[0]["loss"], abs=1e-6)
+
+
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -60,6 +183,7 @@ def test_zeros_and_codes(data, path, tmp_path, capsys):
         (["--bits", 9], "codes have 2 to 8 bits"),
         (["--bits", 1], "codes have 2 to 8 bits"),
         ([], "nothing to do: give --bits"),
+        (["--sparsity", 0.9], "at most 0.8 can be zeros"),
         (["--sparsity", 1], "a share of zeros lies from 0 to below 1"),
         (["--target-ratio", 2, "--sparsity", 0.5], "not allowed with"),
         (["--bits", 4, "--gen-subset", "none"], "there is no such split"),

@@ -21,10 +21,8 @@ from ..compression import KEY, Coded, expand, is_packed, keep, magnitude_mask, q
 from ..evaluation import Translator, make_batches
 from ..models.compressed import compress_checkpoint
 from ..scoring import Bleu
+from .compress_sizes import count_bytes, is_weight
 from .prune_heads_gates import build_loss
-
-SMALLEST = 1024  # weights of a tensor that is worth a codebook
-PLAIN, EMBEDDINGS = "plain", "embeddings"
 
 
 @dataclass
@@ -118,61 +116,8 @@ class Trial:
         """Of the whole file, by part, and by the authors' count."""
         state, file = self.checkpoint(coded), io.BytesIO()
         torch.save(state, file)
-        return count_bytes(state, coded, file.tell()) | self.ratios(coded, file.tell())
-
-    def ratios(self, coded: Mapping[str, Coded], size: int) -> dict[str, float]:
         numbers = {name: tensor.numel() for name, tensor in self.tensors.items()}
-        others = [name for name in numbers if not is_embedding(name)]
-        theirs = sum(authors_bytes(coded[name]) for name in others)
-        return {
-            "ratio": 4 * sum(numbers.values()) / size,
-            "authors_bytes": theirs,
-            "authors_ratio": 4 * sum(numbers[name] for name in others) / theirs,
-        }
-
-    def baseline(self) -> dict[str, float]:
-        """4 bytes a parameter, tied ones once."""
-        number = sum(tensor.numel() for tensor in self.tensors.values())
-        embeddings = sum(t.numel() for n, t in self.tensors.items() if is_embedding(n))
-        parts = {"embeddings": 4 * embeddings, "weights": 4 * (number - embeddings)}
-        return {"bytes": 4 * number, **parts, "ratio": 1.0} | {
-            "authors_bytes": parts["weights"],
-            "authors_ratio": 1.0,
-        }
-
-
-def is_weight(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.dim() > 1 and tensor.numel() >= SMALLEST
-
-
-def is_embedding(name: str) -> bool:
-    return "embed_" in name
-
-
-def authors_bytes(coded: Coded) -> float:
-    """Weights without codebooks and indices, as the authors of Lite Transformer count."""
-    if coded.codes is None:
-        return coded.values.nbytes
-    return coded.stored * coded.bits / 8
-
-
-def count_bytes(state: Mapping[str, Any], coded: Mapping[str, Coded], size: int) -> dict[str, int]:
-    """A file's bytes: codes of embeddings and of other weights, what they need, the rest."""
-    found = dict.fromkeys(("embeddings", "weights", "positions", "codebooks", "plain"), 0)
-    for name, part in sizes(state["model"][KEY]).items():
-        if part.same_as:
-            continue
-        found["positions"] += part.positions
-        if part.bits:
-            found["embeddings" if is_embedding(name) else "weights"] += part.codes
-            found["codebooks"] += part.values
-        else:
-            found["plain" if not is_weight_shape(coded[name]) else "weights"] += part.values
-    return {"bytes": size, **found, "settings": size - sum(found.values())}
-
-
-def is_weight_shape(coded: Coded) -> bool:
-    return len(coded.shape) > 1 and coded.numel >= SMALLEST
+        return count_bytes(state, coded, file.tell(), numbers)
 
 
 # --- opening --------------------------------------------------------------------------------------
