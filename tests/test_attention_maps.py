@@ -20,7 +20,7 @@ from lite_transformer_plugin.heads.attention_maps import (
 )
 from lite_transformer_plugin.heads.removal import remove_heads_
 
-STOCK = [kind for kind in KINDS if kind != "lite_transformer"]
+STOCK = [kind for kind in KINDS if not kind.startswith("lite")]
 
 
 def sample_of(kind: str) -> dict:
