@@ -40,7 +40,7 @@ CRITERIA = {
     "classifier": SentencePredictionCriterion(CLASSIFIER, TASK),
 }
 KINDS = list(CRITERIA)
-LANGUAGE_MODELS = ("transformer_lm", "adaptive")
+LANGUAGE_MODELS = ("transformer_lm", "lite_transformer_lm", "adaptive")
 RELU = ["--activation-fn", "relu"]  # fairseq's GELU is in float32
 FLAGS = {
     "bart": RELU,
