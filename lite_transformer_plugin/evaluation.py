@@ -9,20 +9,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from fairseq import utils
-from fairseq.data import BaseWrapperDataset, FairseqDataset
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from .batches import make_batches, subset
 from .search import SearchedModel, build_generator, keep_freed_memory
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
-DEFAULT_MAX_TOKENS = 12000  # of a batch, where no flag limits it, as in fairseq-generate
 NOT_HERE = ("lm_path", "replace_unk", "score_reference")
 
 # --- translations ---------------------------------------------------------------------------------
@@ -150,58 +148,6 @@ class Translator:
         for encoder in (self._bpe, self._tokenizer):
             text = text if encoder is None else encoder.decode(text)
         return text
-
-
-# --- batches --------------------------------------------------------------------------------------
-
-
-def choose(count: int, size: int, seed: int) -> np.ndarray:
-    """``size`` of the numbers below ``count``, ascending; all if there are fewer.
-
-    Raises:
-        ValueError: if that is none.
-    """
-    if size < 1:
-        raise ValueError(f"a subset of {size} sentences is empty: give at least 1")
-    # RandomState: its stream never changes, from one numpy to the next
-    return np.sort(np.random.RandomState(seed).permutation(count)[:size])
-
-
-def subset(dataset: FairseqDataset, size: int | None, seed: int) -> FairseqDataset:
-    """So many samples of a data set, or all of it; raises as ``choose`` does."""
-    return dataset if size is None else _Subset(dataset, choose(len(dataset), size, seed))
-
-
-class _Subset(BaseWrapperDataset):
-    """Some sentences of a data set, under the numbers they have there."""
-
-    def __init__(self, dataset: FairseqDataset, numbers: np.ndarray):
-        super().__init__(dataset)
-        self.numbers = numbers
-
-    def ordered_indices(self) -> np.ndarray:
-        indices = self.dataset.ordered_indices()
-        return indices[np.isin(indices, self.numbers)]
-
-
-def make_batches(
-    task: FairseqTask, model: nn.Module, cfg: DictConfig, dataset: FairseqDataset
-) -> list[dict]:
-    """The batches that fairseq-generate makes of a data set, on the model's device."""
-    limits = cfg.dataset
-    unlimited = limits.max_tokens is None and limits.batch_size is None
-    batches = task.get_batch_iterator(
-        dataset=dataset,
-        max_tokens=DEFAULT_MAX_TOKENS if unlimited else limits.max_tokens,
-        max_sentences=limits.batch_size,
-        max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
-        ignore_invalid_inputs=limits.skip_invalid_size_inputs_valid_test,
-        required_batch_size_multiple=limits.required_batch_size_multiple,
-        seed=cfg.common.seed,
-        disable_iterator_cache=True,  # others may cut the same split otherwise
-    ).next_epoch_itr(shuffle=False)
-    device = next(model.parameters()).device
-    return [utils.apply_to_sample(lambda x: x.to(device), b) for b in batches if "net_input" in b]
 
 
 # --- processes ------------------------------------------------------------------------------------

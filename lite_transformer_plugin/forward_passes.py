@@ -12,7 +12,8 @@ from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
 
-from .evaluation import make_batches, share, subset
+from .batches import make_batches, subset
+from .evaluation import share
 
 Row = tuple[int, tuple[float, float]]  # number of the sample, and its figures
 

@@ -4,23 +4,19 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-SIGNIFICANT = 0.01  # Michel et al. 2019, section 3
+from .metrics import METRICS
+from .significance import Comparison
 
 
 class Bleu:
     """Corpus BLEU by sacreBLEU, of any number of systems against the same references."""
 
-    @property
-    def about(self):
-        """What ``metrics.py`` says of it."""
-        from .metrics import METRICS  # which needs this file
-
-        return METRICS["bleu"]
+    about = METRICS["bleu"]
 
     def __init__(self, references: Sequence[str], tokenize: str = "13a", lowercase: bool = False):
         """
@@ -57,18 +53,6 @@ class Bleu:
     @property
     def signature(self) -> str:
         return self.metric.get_signature().format()
-
-
-class Comparison(NamedTuple):
-    """A system's score, in points what it has more than the base, and how likely that is chance."""
-
-    score: float
-    difference: float
-    p: float
-
-    @property
-    def significant(self) -> bool:
-        return self.p < SIGNIFICANT
 
 
 class PairedBootstrap:

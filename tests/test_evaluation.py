@@ -14,7 +14,8 @@ from fairseq.tasks import FairseqTask
 from stock import LAST, NO_VALIDATION, generate, preprocess, train
 from test_commands import write_corpus
 
-from lite_transformer_plugin.evaluation import Translations, Translator, choose, share
+from lite_transformer_plugin.batches import choose
+from lite_transformer_plugin.evaluation import Translations, Translator, share
 from lite_transformer_plugin.heads import masked, parse_heads
 from lite_transformer_plugin.scoring import Bleu
 

@@ -14,7 +14,8 @@ from lite_transformer_plugin.heads import Head, attentions, format_heads, masked
 from lite_transformer_plugin.heads.ablation import Ablation, ablate, correlate, format_ablation
 from lite_transformer_plugin.heads.ablation import tested_elsewhere as elsewhere  # it is no test
 from lite_transformer_plugin.report import format_csv
-from lite_transformer_plugin.scoring import Bleu, Comparison, PairedBootstrap
+from lite_transformer_plugin.scoring import Bleu, PairedBootstrap
+from lite_transformer_plugin.significance import Comparison
 
 SENTENCES = 50
 TINY = ["--encoder-embed-dim=16", "--encoder-layers=2", "--decoder-layers=1"]

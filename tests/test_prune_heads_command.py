@@ -9,7 +9,7 @@ import pytest
 import torch
 from stock import LAST, generate, make_run
 
-from lite_transformer_plugin.cli import prune_heads_study
+from lite_transformer_plugin.cli import prune_heads, prune_heads_measures, prune_heads_study
 from lite_transformer_plugin.cli.prune_heads import main
 from lite_transformer_plugin.cli.prune_heads_arguments import SHARES, parse
 from lite_transformer_plugin.heads import parse_heads
@@ -126,7 +126,7 @@ def test_importance_and_translation_can_share_a_split(run, tmp_path, monkeypatch
     for rank in (0, 1):
         monkeypatch.setattr(prune_heads_study.processes, "rank", lambda rank=rank: rank)
         monkeypatch.setattr(prune_heads_study.processes, "world_size", lambda: 2)
-        shares = [sample["id"].tolist() for sample in prune_heads_study.samples(study) if sample]
+        shares = [sample["id"].tolist() for sample in prune_heads_measures.samples(study) if sample]
         assert shares == before[rank::2]
     again = prune_heads_study.open_runner(study, study.task)
     assert [sample["id"].tolist() for sample in again.batches] == before and len(before) == 3
@@ -170,7 +170,7 @@ def test_all_but_one_on_two_sets(run, tmp_path, monkeypatch):
     """The same set twice. A model this young may lose nothing, and then r is undefined."""
     shutil.copytree(run / "data", tmp_path / "data2")
     words = ["--ablate", "all-but-one", "--compare-data", tmp_path / "data2", "--parts", "A"]
-    monkeypatch.setattr(prune_heads_study.ablation, "correlate", lambda one, other: Found(0.5, 0.1))
+    monkeypatch.setattr(prune_heads.ablation, "correlate", lambda one, other: Found(0.5, 0.1))
     assert prune(run, tmp_path / "results", *words, "--ratios", "0") == 0
     here, there = (rows(tmp_path / "results", f"ablation{where}") for where in ("", "-elsewhere"))
     assert here == there and {row["head"][0] for row in here} == {"A"}

@@ -9,7 +9,8 @@ import sacrebleu
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from lite_transformer_plugin.scoring import Bleu, Comparison, PairedBootstrap
+from lite_transformer_plugin.scoring import Bleu, PairedBootstrap
+from lite_transformer_plugin.significance import Comparison
 
 
 def corpus(seed: int = 0, damage: float = 0.0) -> list[str]:

@@ -17,8 +17,9 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from .. import build, checkpoint_files
+from ..batches import make_batches
 from ..compression import KEY, Coded, expand, is_packed, keep, magnitude_mask, quantize, sizes
-from ..evaluation import Translator, make_batches
+from ..evaluation import Translator
 from ..models.compressed import compress_checkpoint
 from ..scoring import Bleu
 from .compress_sizes import count_bytes, is_weight

@@ -25,18 +25,10 @@ from ..metrics import METRICS
 from ..results_folder import ResultsFolder, claim
 from . import guarded, processes, prune_heads_gates, quiet_logs
 from .prune_heads_arguments import NAME, command, default_settings, parse, settings
+from .prune_heads_measures import ablate, importance_rows, scores_of, steps
 from .prune_heads_roles import open_parses, write_roles
 from .prune_heads_saving import save, saved_name
-from .prune_heads_study import (
-    Output,
-    Study,
-    ablate,
-    importance_rows,
-    open_runner_elsewhere,
-    open_study,
-    scores_of,
-    steps,
-)
+from .prune_heads_study import Output, Study, open_runner_elsewhere, open_study
 
 
 def run(argv: Sequence[str]) -> None:

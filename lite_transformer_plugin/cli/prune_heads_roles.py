@@ -10,14 +10,8 @@ from ..heads.attention_maps import watch
 from ..heads.names import Head, parse_heads
 from ..heads.parses import Parse, match, read_conllu
 from ..heads.role_pictures import roles_over_importance
-from .prune_heads_study import (
-    Output,
-    Study,
-    batches_of,
-    dataset_of,
-    importance_rows,
-    scores_of,
-)
+from .prune_heads_measures import batches_of, dataset_of, importance_rows, scores_of
+from .prune_heads_study import Output, Study
 
 
 class Parses(NamedTuple):

@@ -12,9 +12,11 @@ from torch import nn
 
 from ..evaluation import Translator, share
 from ..forward_passes import ForwardPass
-from ..metrics import METRICS, Metric, SummedMetric
+from ..metrics import METRICS, Metric
 from ..report import format_table
-from ..scoring import Bleu, Comparison
+from ..scoring import Bleu
+from ..significance import Comparison
+from ..summed_metrics import SummedMetric
 from .gates import masked
 from .names import PARTS, Head, Place, attentions, check_heads, list_heads, sort_heads
 

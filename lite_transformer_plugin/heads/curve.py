@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from ..evaluation import Translator
 from ..forward_passes import ForwardPass
-from ..metrics import SummedMetric
 from ..scoring import Bleu
+from ..summed_metrics import SummedMetric
 from .gates import masked
 from .names import Head, format_heads
 from .ordering import number_of, stepwise

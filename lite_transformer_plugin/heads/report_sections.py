@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..metrics import METRICS, Metric
-from ..scoring import Comparison
+from ..significance import Comparison
 from .ablation import KINDS, Ablation
 from .names import PARTS, Head, parse_heads
 from .report_curve import percent
