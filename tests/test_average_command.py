@@ -149,7 +149,7 @@ def test_files_that_do_not_serve(work, tmp_path, capsys):
     torch.save(state, tmp_path / "other.pt")
     for name, reason in {
         "text.pt": "is not a checkpoint",
-        "cut.pt": "is not a checkpoint, or is cut short",
+        "cut.pt": "is cut short, or its header is damaged",
         "other.pt": "encoder.layers.0.fc1.bias is missing, but",
         "nowhere.pt": "is not there",
     }.items():

@@ -1,6 +1,7 @@
 """Each mend: the fault is really there without it, and gone with it."""
 
 import argparse
+import inspect
 import shutil
 import subprocess
 import sys
@@ -151,7 +152,7 @@ SET = {"_name": "prune_heads", "mask_heads": "E:1:3"}
 
 def test_fairseq_still_drops_the_task_it_is_told(tmp_path):
     """When this fails, fairseq is mended and the mend can go."""
-    stock = checkpoint_utils.load_checkpoint_to_cpu.__wrapped__
+    stock = inspect.unwrap(checkpoint_utils.load_checkpoint_to_cpu)
     assert task_of(tmp_path, stock, **TOLD) == {"_name": "translation", "data": "old"}
 
 

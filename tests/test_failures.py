@@ -122,7 +122,7 @@ def test_a_missing_side_of_a_split(split, work, data):
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-CUT_SHORT = "^$|Invalid argument|failed reading zip archive"
+CUT_SHORT = "^$|is cut short, or its header is damaged"
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
@@ -132,7 +132,7 @@ def test_a_truncated_checkpoint(command, share, work, tmp_path):
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / LAST).write_bytes(whole[: int(share * len(whole))])
     before = contents(tmp_path / "saved")
-    with pytest.raises((EOFError, OSError, RuntimeError), match=CUT_SHORT):
+    with pytest.raises((EOFError, ValueError), match=CUT_SHORT):
         COMMANDS[command](tmp_path, work / "data")
     assert contents(tmp_path / "saved") == before
 
