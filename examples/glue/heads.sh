@@ -7,11 +7,14 @@
 # its heads, its score and its speed. Settings: those of tasks.sh, and
 #   CHECKPOINT=FILE    default: the best of the training
 #   STEPS=N            batches from which importance is measured; default: the whole training set
-#   TOKENS=64 REPEATS=20    of the measurement of speed: length of the sentences, turns
+#   TOKENS=64 REPEATS=20 BATCHES="1 4 16 64"    of the measurement of speed: length of the sentences,
+#                      turns, sentences at a time
+#   ONLY="one all-but-one by-ablation"    some of the studies; speed needs the first
 # Words after it go to fairseq-prune-heads.
 # shellcheck source-path=SCRIPTDIR source=tasks.sh
 source "$(dirname "${BASH_SOURCE[0]}")/tasks.sh"
 CHECKPOINT=${CHECKPOINT:-$run/checkpoint_best.pt} TOKENS=${TOKENS:-64} REPEATS=${REPEATS:-20}
+BATCHES=${BATCHES:-1 4 16 64} ONLY=${ONLY:-one all-but-one by-ablation}
 [ -f "$CHECKPOINT" ] || refuse "no checkpoint $CHECKPOINT: run train.sh first, or name one in CHECKPOINT"
 read_layout
 metric=${metrics[$TASK]}
@@ -22,6 +25,7 @@ mkdir -p "$results"
 study() {  # study NAME WORDS...
   local name=$1
   shift
+  [[ " $ONLY " == *" $name "* ]] || return 0
   echo "heads: $name"
   python3 -m lite_transformer_plugin.cli.prune_heads "$data" --path "$CHECKPOINT" \
     --task sentence_prediction --num-classes "${classes[$TASK]}" "${layout[@]}" \
@@ -42,10 +46,11 @@ study one --gen-subset valid --ablate one --compare-data "$elsewhere" --save-rat
 study all-but-one --gen-subset valid --ablate all-but-one --compare-data "$elsewhere" "$@"
 study by-ablation --gen-subset valid --ablate one --order ablation "$@"
 
+[ -f "$results/one/pruned-50.pt" ] || exit 0
 echo "score without half of the heads, on the test set"
 CHECKPOINT=$results/one/pruned-50.pt bash "$here/evaluate.sh"
 echo "speed without half of the heads"
-for batch in 1 4 16 64; do
+for batch in $BATCHES; do
   echo "batch $batch"
   python3 -m lite_transformer_plugin.cli.profile --path "$CHECKPOINT" "$results/one/pruned-50.pt" \
     --latency --src-len "$TOKENS" --batch-size "$batch" --repeats "$REPEATS" --force \

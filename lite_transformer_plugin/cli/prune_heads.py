@@ -140,7 +140,11 @@ def write_comparison(
     here: ablation.Ablation, there: ablation.Ablation, output: Output, data: str
 ) -> None:
     """The paper's section 3.4, and its tables 5 and 6."""
-    found = ablation.correlate(here, there)
+    try:
+        found = ablation.correlate(here, there)
+    except ValueError as error:  # the rest of the study is not lost for it
+        output.say(f"{data} is not compared: {error}")
+        return
     rows = ablation.tested_elsewhere(here, there)
     output.write("comparison", rows, metric=here.metric.name, **found._asdict())
     pairs = {h: (r.difference, there.results[h].difference) for h, r in here.results.items()}
