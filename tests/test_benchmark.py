@@ -14,7 +14,8 @@ PATH = Path(__file__).parents[1] / "examples" / "benchmark" / "benchmark.py"
 def benchmark(monkeypatch):
     spec = importlib.util.spec_from_file_location("benchmark", PATH)
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "benchmark", module)  # for its child process
+    monkeypatch.setitem(sys.modules, "benchmark", module)
+    monkeypatch.syspath_prepend(PATH.parent)  # its child process imports it from there
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "SIZES", {"w496": ("lite_transformer_wmt_en_de_200", 40, 200, 8)})
     for name, value in dict(
@@ -25,7 +26,7 @@ def benchmark(monkeypatch):
 
 
 def test_models_differ_in_attention_only(benchmark):
-    pair = benchmark.models("w496")
+    pair = benchmark.models(benchmark.SIZES["w496"])
     assert [type(m.encoder.layers[0].fc1).__name__ for m in pair.values()] == ["Linear"] * 2
     sizes = {m.encoder.layers[0].fc1.weight.shape for m in pair.values()}
     assert sizes == {(200, 200)}
@@ -45,6 +46,11 @@ def test_every_part_gives_rows(benchmark, monkeypatch, tmp_path, part):
         if row["unit"] == "ms":
             assert row["ours"] > 0 and row["stock"] > 0
             assert row["ratio"] == pytest.approx(row["stock"] / row["ours"], rel=0.01, abs=0.01)
+
+
+def test_a_process_that_dies_is_not_waited_for(benchmark):
+    with pytest.raises((RuntimeError, ValueError), match="."):
+        benchmark.peak_memory(("no_such_architecture", 40, 200, 8), "ours", 1, 28)
 
 
 def test_unknown_part_is_refused(benchmark, monkeypatch, capsys):

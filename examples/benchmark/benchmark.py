@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -42,11 +43,12 @@ PRUNED = "transformer_iwslt_de_en"  # the model that loses heads
 PAD = 1
 
 Row = dict[str, object]
+Size = tuple[str, int, int, int]
 
 
-def models(name: str) -> dict[str, torch.nn.Module]:
+def models(size: Size) -> dict[str, torch.nn.Module]:
     """Ours and fairseq's transformer of the same embedding and FFN size."""
-    arch, words, width, heads = SIZES[name]
+    arch, words, width, heads = size
     torch.manual_seed(1)
     flags = ["--encoder-embed-dim", width, "--encoder-ffn-embed-dim", width]
     flags += ["--encoder-attention-heads", heads, "--decoder-attention-heads", heads]
@@ -104,7 +106,7 @@ def step(model: torch.nn.Module, words: int, batch: int, length: int) -> Callabl
 
 def train(turns: int) -> Iterator[Row]:
     for name, (_, words, _, _) in SIZES.items():
-        works = {who: step(m, words, SENTENCES, 28) for who, m in models(name).items()}
+        works = {who: step(m, words, SENTENCES, 28) for who, m in models(SIZES[name]).items()}
         yield row(f"training step, {name}", **interleaved(works, turns))
 
 
@@ -112,7 +114,7 @@ def decode(turns: int) -> Iterator[Row]:
     """Beam 4, exactly 25 steps."""
     for name in SIZES:
         for batch in BATCHES:
-            pair = models(name)  # anew: how weights are laid out depends on the batch
+            pair = models(SIZES[name])  # anew: how weights are laid out depends on the batch
             setting = Setting(Lengths(25, 25), batch, repeats=turns, clock=time.process_time)
             found = measure(pair, setting)
             times = {who: found[who]["beam search"].median for who in pair}
@@ -170,27 +172,30 @@ def heads(turns: int) -> Iterator[Row]:
 def length(turns: int) -> Iterator[Row]:
     """Training at growing length, the number of tokens kept: time, and peak memory."""
     _, words, _, _ = SIZES["w496"]
-    pair = models("w496")
+    pair = models(SIZES["w496"])
     for tokens in LENGTHS:
         batch = max(1, 2000 // tokens)
         works = {who: step(m, words, batch, tokens) for who, m in pair.items()}
         yield row(f"training, w496, length {tokens}", **interleaved(works, turns))
-        peaks = {who: peak_memory("w496", who, batch, tokens) for who in pair}
+        peaks = {who: peak_memory(SIZES["w496"], who, batch, tokens) for who in pair}
         yield row(f"peak memory, w496, length {tokens}", **peaks, unit="MB")
 
 
-def peak_memory(name: str, who: str, batch: int, tokens: int) -> float:
+def peak_memory(size: Size, who: str, batch: int, tokens: int) -> float:
     """Megabytes that three training steps add at most to a process that does nothing else.
 
     A process that has trained before keeps freed memory, and would hide what is needed.
+
+    Raises:
+        BrokenProcessPool: if that process died (a multiprocessing.Pool would wait for ever).
     """
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peak, (name, who, batch, tokens))
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+        return alone.submit(_peak, size, who, batch, tokens).result()
 
 
-def _peak(name: str, who: str, batch: int, tokens: int) -> float:
+def _peak(size: Size, who: str, batch: int, tokens: int) -> float:
     torch.set_num_threads(1)
-    work = step(models(name)[who], SIZES[name][1], batch, tokens)
+    work = step(models(size)[who], size[1], batch, tokens)
     before = _most_resident()
     for _ in range(3):
         work()
