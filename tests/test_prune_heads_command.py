@@ -3,6 +3,7 @@
 import argparse
 import json
 import shutil
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -176,6 +177,12 @@ def test_all_but_one_on_two_sets(run, tmp_path, monkeypatch):
     assert here == there and {row["head"][0] for row in here} == {"A"}
     data = json.loads((tmp_path / "results" / "comparison.json").read_text())
     assert data["r"] == 0.5 and len(data["comparison"]) == 2  # the best head of each layer
+
+
+def test_sets_that_cannot_be_compared_stop_no_study():
+    said, same = [], prune_heads.ablation.Ablation("one", 30.0, {}, "")
+    prune_heads.write_comparison(same, same, SimpleNamespace(say=said.append), "data2")
+    assert len(said) == 1 and said[0].startswith("data2 is not compared: a correlation needs")
 
 
 def test_dynamics_has_a_curve_for_each_checkpoint(run, tmp_path):
