@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,46 @@ def test_the_chain_refuses(work, tmp_path):
     ):
         refused = script("compression", "chain", WORK=tmp_path, **settings)
         assert refused.returncode == 2 and expected in refused.stderr
+
+
+STAND_IN = """#!/usr/bin/env bash
+[ "$1" != -c ] || exec {python} "$@"
+echo "$(basename "$0") $*" >>{log}
+while [ $# -gt 1 ]; do
+  case $1 in
+    --save-dir) mkdir -p "$2"; touch "$2/checkpoint_best.pt" ;;
+    --results-dir) mkdir -p "$2"; touch "$2/pruned-30.pt" ;;
+    --output) touch "$2" ;;
+  esac
+  shift
+done
+"""
+
+
+@pytest.mark.parametrize("heads", ["0", "0.3"])
+def test_the_chain_hands_every_flag_on(heads, work, tmp_path):
+    data, path = work
+    log = tmp_path / "log"
+    (tmp_path / "bin").mkdir()
+    for name in ("fairseq-train", "python3"):
+        file = tmp_path / "bin" / name
+        file.write_text(STAND_IN.format(python=sys.executable, log=log))
+        file.chmod(0o755)
+    settings = {"DATA": data, "LITE": path, "HEADS": heads, "WORK": tmp_path / "w"}
+    for _ in range(2):  # the second time only the table is made
+        done = script("compression", "chain", path=f"{tmp_path}/bin:", **settings)
+        assert done.returncode == 0, done.stderr
+    commands = log.read_text().splitlines()
+    trainings = [line for line in commands if line.startswith("fairseq-train")]
+    others = [line for line in commands if line not in trainings]
+    removed = heads != "0"
+    assert len(trainings) == 3 + removed and len(others) == 3 + removed + 2
+    assert all("--max-tokens 1536 --dropout 0.1" in line for line in trainings)
+    assert all("--remove-bpe sentencepiece" in line for line in others)
+    whole = [line for line in trainings if f"--pruned-from {path}" in line]
+    assert f"--max-update {1800 if removed else 1200}" in whole[0]
+    table = others[-1]
+    assert ("30 % of heads removed=" in table) == removed and "control=" in table
 
 
 def test_help(capsys):

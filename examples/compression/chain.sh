@@ -25,10 +25,13 @@ TRANSFORMER=${TRANSFORMER:-} LITE=${LITE:-} DATA=${DATA:-}
 for file in "$LITE" ${TRANSFORMER:+"$TRANSFORMER"}; do
   [ -f "$file" ] || refuse "there is no checkpoint '$file': name it in LITE, or TRANSFORMER"
 done
-read -ra evaluation <<<"${EVAL:---beam 5 --lenpen 1.5 --max-len-a 1.2 --max-len-b 10 --batch-size 64
-  --remove-bpe sentencepiece --skip-invalid-size-inputs-valid-test}"
-read -ra training <<<"${TRAIN:---task translation --criterion label_smoothed_cross_entropy
-  --label-smoothing 0.1 --max-tokens 1536 --dropout 0.1 --required-batch-size-multiple 1}"
+evaluation=(--beam 5 --lenpen 1.5 --max-len-a 1.2 --max-len-b 10 --batch-size 64
+  --remove-bpe sentencepiece --skip-invalid-size-inputs-valid-test)
+training=(--task translation --criterion label_smoothed_cross_entropy --label-smoothing 0.1
+  --max-tokens 1536 --dropout 0.1 --required-batch-size-multiple 1)
+# `read` stops at the end of a line: words of one line only.
+read -ra evaluation <<<"${EVAL:-${evaluation[*]}}"
+read -ra training <<<"${TRAIN:-${training[*]}}"
 [ -n "${GPUS:-}" ] || GPUS=$(python3 -c 'import torch; print(torch.cuda.device_count())')
 device=()
 [ "$GPUS" != 0 ] || device=(--cpu)
