@@ -3,6 +3,7 @@
 import numpy as np
 from fairseq import utils
 from fairseq.data import BaseWrapperDataset, FairseqDataset
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import FairseqTask
 from omegaconf import DictConfig
 from torch import nn
@@ -39,21 +40,51 @@ class _Subset(BaseWrapperDataset):
         return indices[np.isin(indices, self.numbers)]
 
 
+def batch_iterator(
+    task: FairseqTask,
+    model: nn.Module,
+    cfg: DictConfig,
+    dataset: FairseqDataset,
+    default_max_tokens: int = DEFAULT_MAX_TOKENS,
+    **words,
+) -> EpochBatchIterator:
+    """fairseq's iterator over a data set within the limits of a command line.
+
+    ``default_max_tokens``, padding included, limits a batch where no flag does; ``words`` are
+    further ones of ``FairseqTask.get_batch_iterator``.
+
+    Raises:
+        ValueError: for a sample longer than the positions of the model, unless
+            ``--skip-invalid-size-inputs-valid-test`` leaves it out.
+    """
+    limits = cfg.dataset
+    unlimited = limits.max_tokens is None and limits.batch_size is None
+    try:
+        return task.get_batch_iterator(
+            dataset=dataset,
+            max_tokens=default_max_tokens if unlimited else limits.max_tokens,
+            max_sentences=limits.batch_size,
+            max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
+            ignore_invalid_inputs=limits.skip_invalid_size_inputs_valid_test,
+            seed=cfg.common.seed,
+            disable_iterator_cache=True,  # others may cut the same split otherwise
+            **words,
+        )
+    except Exception as error:  # fairseq raises nothing narrower, and its message says all
+        if not str(error).startswith("Size of sample"):
+            raise
+        raise ValueError(str(error)) from error
+
+
 def make_batches(
     task: FairseqTask, model: nn.Module, cfg: DictConfig, dataset: FairseqDataset
 ) -> list[dict]:
     """The batches that fairseq-generate makes of a data set, on the model's device."""
-    limits = cfg.dataset
-    unlimited = limits.max_tokens is None and limits.batch_size is None
-    batches = task.get_batch_iterator(
-        dataset=dataset,
-        max_tokens=DEFAULT_MAX_TOKENS if unlimited else limits.max_tokens,
-        max_sentences=limits.batch_size,
-        max_positions=utils.resolve_max_positions(task.max_positions(), model.max_positions()),
-        ignore_invalid_inputs=limits.skip_invalid_size_inputs_valid_test,
-        required_batch_size_multiple=limits.required_batch_size_multiple,
-        seed=cfg.common.seed,
-        disable_iterator_cache=True,  # others may cut the same split otherwise
-    ).next_epoch_itr(shuffle=False)
+    multiple = cfg.dataset.required_batch_size_multiple
+    batches = batch_iterator(task, model, cfg, dataset, required_batch_size_multiple=multiple)
     device = next(model.parameters()).device
-    return [utils.apply_to_sample(lambda x: x.to(device), b) for b in batches if "net_input" in b]
+    found = (
+        utils.apply_to_sample(lambda x: x.to(device), batch)
+        for batch in batches.next_epoch_itr(shuffle=False)
+    )
+    return [batch for batch in found if "net_input" in batch]

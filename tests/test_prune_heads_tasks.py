@@ -189,6 +189,16 @@ def test_summaries(tmp_path):
     assert 0 <= rows(results, "curve")[0]["rouge"] <= 100
 
 
+def test_a_source_longer_than_the_positions(tmp_path, capsys):
+    stock.make_run(tmp_path)
+    path, results = tmp_path / "saved" / stock.LAST, tmp_path / "found"
+    few = ["--max-source-positions", "8"]
+    assert study(tmp_path / "data", path, results, *few) == 2
+    assert "is invalid (=(" in capsys.readouterr().err
+    few += ["--skip-invalid-size-inputs-valid-test", "--max-len-b", "10"]
+    assert study(tmp_path / "data", path, results, *few, "--force") == 0
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

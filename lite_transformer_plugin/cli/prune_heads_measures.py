@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from fairseq import utils
 from fairseq.data import FairseqDataset
 from fairseq.data.iterators import EpochBatchIterator
 
+from ..batches import batch_iterator
 from ..evaluation import Translator
 from ..forward_passes import ForwardPass
 from ..heads import ablation, importance, ordering
@@ -69,21 +69,15 @@ def dataset_of(study: Study, flag: str, split: str) -> FairseqDataset:
 
 def batches_of(study: Study, flag: str, split: str) -> EpochBatchIterator:
     """The batches of a split of which each process gets its share."""
-    limits = study.cfg.dataset
-    unlimited = limits.max_tokens is None and limits.batch_size is None
-    return study.task.get_batch_iterator(
-        dataset=dataset_of(study, flag, split),
-        max_tokens=MAX_TOKENS if unlimited else limits.max_tokens,
-        max_sentences=limits.batch_size,
-        max_positions=utils.resolve_max_positions(
-            study.task.max_positions(), study.model.max_positions()
-        ),
-        ignore_invalid_inputs=limits.skip_invalid_size_inputs_valid_test,
-        seed=study.cfg.common.seed,
+    return batch_iterator(
+        study.task,
+        study.model,
+        study.cfg,
+        dataset_of(study, flag, split),
+        MAX_TOKENS,
         num_shards=processes.world_size(),
         shard_id=processes.rank(),
         num_workers=0,  # torch waits 5 s for a worker to end, in every pass
-        disable_iterator_cache=True,  # the same split may be cut otherwise by who comes next
     )
 
 
