@@ -106,9 +106,9 @@ def from_command_line(settings: dict, arch: str = "lite_transformer"):
     return parse_model("--arch", arch, *command_line(settings))
 
 
-def from_hydra(settings: dict, arch: str = "lite_transformer"):
+def from_hydra(settings: dict, arch: str = "lite_transformer", *others: str):
     """As fairseq-hydra-train makes it."""
-    overrides = [f"model={arch}"]
+    overrides = [f"model={arch}", *others]
     for name, value in settings.items():
         overrides.append(
             f"model.{name}='{value}'"

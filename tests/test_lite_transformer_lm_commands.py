@@ -1,5 +1,6 @@
 """The language model through fairseq's commands: trained, scored, continued, loaded again."""
 
+import json
 import logging
 import math
 import re
@@ -44,15 +45,24 @@ def train(folder: Path, name: str, *words) -> Path:
     return folder / name / stock.LAST
 
 
-def evaluate(work: Path, caplog, *words) -> tuple[int, float]:
+def evaluate(work: Path, caplog, *words, name: str = "saved") -> tuple[int, float]:
     """Tokens and perplexity that fairseq-eval-lm reports."""
     caplog.set_level(logging.INFO)
     caplog.clear()
-    checkpoint = work / "saved" / stock.LAST
+    checkpoint = work / name / stock.LAST
     flags = ["--user-dir", PLUGIN, "--path", checkpoint, "--gen-subset", "test", "--cpu"]
     stock.call("eval_lm", work / "data", *flags, "--num-workers", 0, *words)
     tokens = re.search(r"Evaluated ([\d,]+) tokens", caplog.text)[1]
     return int(tokens.replace(",", "")), float(re.search(r"Perplexity: ([\d.]+)", caplog.text)[1])
+
+
+def validate(work: Path, checkpoint: Path, caplog) -> dict:
+    """What fairseq-validate measures on the test split."""
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    flags = [*TASK, "--path", checkpoint, "--valid-subset", "test", "--batch-size", 4, "--cpu"]
+    stock.call("validate", work / "data", *flags, "--log-format", "json", "--num-workers", 0)
+    return json.loads(re.search(r"\{.*test_loss.*\}", caplog.text)[0])
 
 
 def tokens_of(path: Path) -> int:
@@ -115,6 +125,17 @@ def test_a_text_is_continued(work, capsys, monkeypatch):
     stock.call("interactive", work / "data", *flags, "--input", work / "start")
     said = re.search(r"^H-0\t\S+\t(.*)$", capsys.readouterr().out, re.M)[1]
     assert said.startswith("w1 w2 w3")
+
+
+def test_plain_embeddings_learn_by_cross_entropy(work, caplog):
+    plain = ["--share-decoder-input-output-embed", "--criterion", "cross_entropy"]
+    losses = [
+        float(validate(work, train(work, "plain", *plain, "--max-update", n), caplog)["test_loss"])
+        for n in (1, 12)
+    ]
+    assert losses[1] < losses[0]
+    _, perplexity = evaluate(work, caplog, "--tokens-per-sample", 24, name="plain")
+    assert 2 ** losses[1] == pytest.approx(perplexity, abs=0.03)  # three digits are printed
 
 
 def test_cutoffs_beyond_the_dictionary_are_told_before_training(work):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import dictionary, parse_model, stub_task
 from fairseq.models import build_model
+from test_lite_transformer_config import from_hydra
 
 from lite_transformer_plugin.models import presets
 
@@ -89,3 +90,14 @@ def test_wmt_presets_tie_all_embeddings():
     assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
     separate = build("lite_transformer_iwslt_de_en_160")
     assert separate.decoder.output_projection.weight is not separate.decoder.embed_tokens.weight
+
+
+@pytest.mark.parametrize("name", [*presets.LITE_TRANSFORMER_LM, *presets.TRANSFORMER_LM])
+def test_language_models_are_the_same_through_hydra(name):
+    parsed = parse_model("--task", "language_modeling", "--arch", name)
+    models = []
+    for cfg in (parsed, from_hydra({}, name, "task=language_modeling", "task.data=text")):
+        with torch.device("meta"):
+            models.append(build_model(cfg, stub_task(dictionary(WIKITEXT_WORDS))))
+    shapes = [{key: p.shape for key, p in model.named_parameters()} for model in models]
+    assert type(models[0]) is type(models[1]) and shapes[0] == shapes[1]

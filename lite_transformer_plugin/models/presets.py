@@ -172,6 +172,9 @@ def _hydra_node(model: str, name: str, row: dict) -> FairseqDataclass | dict:
         node = CONFIGS[model](**row)
         node._name = name
         return node
+    if model == "transformer_lm":  # on the command line the architecture sees to it
+        size = row["decoder_embed_dim"]
+        row = dict(decoder_input_dim=size, decoder_output_dim=size, **row)
     return dict(_name=name, **row)  # fairseq fills the rest from the architecture
 
 
