@@ -12,10 +12,12 @@ from pruned_checkpoints import data_of, hypotheses, train_every
 from stock import full_disk
 
 from lite_transformer_plugin import build, checkpoint_files, compression
-from lite_transformer_plugin.cli import compress_sizes, compress_zeros
+from lite_transformer_plugin.cli import compress_sizes, compress_zeros, prune_heads
 from lite_transformer_plugin.cli.compress import PARTS, main
 from lite_transformer_plugin.cli.compress_zeros import Zeros
 from lite_transformer_plugin.compression import KEY
+from lite_transformer_plugin.heads import parse_heads
+from lite_transformer_plugin.models.pruned import prune_checkpoint
 from lite_transformer_plugin.results_folder import ResultsFolder
 
 
@@ -203,6 +205,20 @@ def test_twice(data, path, tmp_path, capsys):
     compress(path, tmp_path / "once.pt")
     assert run(data, tmp_path / "once.pt", tmp_path / "twice.pt", "--bits", 3) == 2
     assert "once.pt is compressed already" in capsys.readouterr().err
+
+
+def test_heads_go_before_compression(data, path, tmp_path, capsys):
+    from compressed_checkpoints import compress
+
+    small = tmp_path / "small.pt"
+    compress(path, small)
+    words = [data, "--path", small, "--save-ratio", "0.5", "--results-dir", tmp_path / "heads"]
+    assert prune_heads.main([*map(str, words), "--cpu"]) == 2
+    assert "remove them from the one it was made of" in capsys.readouterr().err
+    assert not (tmp_path / "heads").exists()
+    model, state = build.checkpoint(small)
+    with pytest.raises(ValueError, match="and compress the result"):
+        prune_checkpoint(state, parse_heads("E:1:1"), model)
 
 
 def test_a_checkpoint_cut_short(data, path, tmp_path, capsys):

@@ -14,7 +14,7 @@ from pathlib import Path
 from fairseq import utils
 from omegaconf import DictConfig
 
-from .. import report
+from .. import checkpoint_files, report
 from ..heads import ablation, ordering, pictures
 from ..heads.curve import Point, curve
 from ..heads.heat_maps import heat_maps
@@ -22,6 +22,7 @@ from ..heads.names import parse_heads
 from ..heads.report_page import page
 from ..heads.scatter import correlation
 from ..metrics import METRICS
+from ..models.pruned import check_not_packed
 from ..results_folder import ResultsFolder, claim
 from . import guarded, processes, prune_heads_gates, quiet_logs
 from .prune_heads_arguments import NAME, command, default_settings, parse, settings
@@ -36,6 +37,8 @@ def run(argv: Sequence[str]) -> None:
     quiet()
     args, cfg = parse(argv)
     report.new_figure(1, 1)  # pictures come last: say now if they cannot be drawn
+    if args.save_ratio or args.gates_from:
+        check_not_packed(checkpoint_files.read(args.path))  # before hours are spent
     claim(args.results_dir, settings(args, _digests(args)), args.force, default_settings(args))
     _check_saved(args)
     processes.run_in_processes(args.processes, work, list(argv), args, cfg)

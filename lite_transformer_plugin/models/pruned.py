@@ -21,6 +21,7 @@ from hydra.core.config_store import ConfigStore
 from torch import nn
 
 from .. import checkpoint_files
+from ..compression import is_packed
 from ..heads.names import Head, format_heads, parse_heads
 from ..heads.removal import remove_heads_, shrink_tensors
 from ..tasks.masks_left import masks_left
@@ -132,11 +133,12 @@ def prune_checkpoint(
         model: what the checkpoint holds, as `build.checkpoint` makes it; is not changed either.
 
     Raises:
-        ValueError: if no head is named, or one that the model has not.
+        ValueError: if no head is named, or one that the model has not, or the weights are packed.
     """
     heads = set(heads)
     if not heads:
         raise ValueError("no heads to remove: name at least one, as E:1:3")
+    check_not_packed(state)
     pruned = {**state, "model": shrink_tensors(state["model"], heads, model)}
     extra = dict(state.get("extra_state") or {})
     for name in ("ema", "ema_fp32_params"):  # --store-ema
@@ -152,6 +154,18 @@ def prune_checkpoint(
         entries_of(task).update(masks_left(entries_of(task), heads, model))
     drop_optimizer_(pruned)
     return pruned
+
+
+def check_not_packed(state: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        ValueError: if a checkpoint's weights are codes and positions, of which no head can go.
+    """
+    if is_packed(state["model"]):
+        raise ValueError(
+            "heads cannot be removed from a compressed checkpoint: remove them from the one it was "
+            "made of, and compress the result"
+        )
 
 
 def _describe_(cfg: Any, heads: set[Head]) -> None:
