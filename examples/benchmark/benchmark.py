@@ -1,6 +1,7 @@
 """Speed and memory beside stock fairseq: interleaved, CPU time, medians and ratios.
 
-    python benchmark.py [train] [decode] [convolution] [length] [heads] [--json FILE]
+    python benchmark.py [train] [decode] [convolution] [length] [heads] [summaries]
+        [--json FILE]
 
 Random weights and words, sizes of the paper. A ratio above 1 says that ours is faster (or needs
 less memory) than fairseq's module of the same size. The two take turns in one process, so that
@@ -9,17 +10,14 @@ whatever else the machine does meets both.
 
 import argparse
 import copy
-import multiprocessing
-import re
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
+from side_by_side import Row, Work, interleaved, peak_memory, row, step
+from summaries import summaries
 
 import lite_transformer_plugin  # noqa: F401  (registers the architectures)
 from lite_transformer_plugin import build, report
@@ -40,9 +38,7 @@ SENTENCES = 64  # for a training step
 KERNELS = (3, 7, 15, 31)
 LENGTHS = (28, 100, 250, 500, 1000)
 PRUNED = "transformer_iwslt_de_en"  # the model that loses heads
-PAD = 1
 
-Row = dict[str, object]
 Size = tuple[str, int, int, int]
 
 
@@ -64,44 +60,7 @@ def models(size: Size) -> dict[str, torch.nn.Module]:
     }
 
 
-def interleaved(works: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
-    """Median CPU milliseconds of each piece of work, after two turns of warm-up."""
-    spent = {name: [] for name in works}
-    for turn in range(turns + 2):
-        for name, work in works.items():
-            start = time.process_time()
-            work()
-            if turn >= 2:
-                spent[name].append(1000 * (time.process_time() - start))
-    return {name: statistics.median(values) for name, values in spent.items()}
-
-
-def row(what: str, ours: float, stock: float, unit: str = "ms") -> Row:
-    return {
-        "what": what,
-        "ours": round(ours, 3),
-        "stock": round(stock, 3),
-        "unit": unit,
-        "ratio": round(stock / ours, 3),
-    }
-
-
 # --- what is measured -----------------------------------------------------------------------------
-
-
-def step(model: torch.nn.Module, words: int, batch: int, length: int) -> Callable[[], None]:
-    """One training step without the optimizer; up to four positions of a sentence are padding."""
-    source, target = (torch.randint(4, words, (batch, length)) for _ in range(2))
-    for i in range(batch):  # lengths as a bucketed batch has them
-        source[i, length - i % 5 :] = PAD
-    lengths = source.ne(PAD).sum(1)
-
-    def work() -> None:
-        model.zero_grad(set_to_none=True)
-        output, _ = model.train()(source, lengths, target)
-        torch.nn.functional.cross_entropy(output.flatten(0, 1), target.flatten()).backward()
-
-    return work
 
 
 def train(turns: int) -> Iterator[Row]:
@@ -177,38 +136,16 @@ def length(turns: int) -> Iterator[Row]:
         batch = max(1, 2000 // tokens)
         works = {who: step(m, words, batch, tokens) for who, m in pair.items()}
         yield row(f"training, w496, length {tokens}", **interleaved(works, turns))
-        peaks = {who: peak_memory(SIZES["w496"], who, batch, tokens) for who in pair}
+        peaks = {who: peak_memory(alone, SIZES["w496"], who, batch, tokens) for who in pair}
         yield row(f"peak memory, w496, length {tokens}", **peaks, unit="MB")
 
 
-def peak_memory(size: Size, who: str, batch: int, tokens: int) -> float:
-    """Megabytes that three training steps add at most to a process that does nothing else.
-
-    A process that has trained before keeps freed memory, and would hide what is needed.
-
-    Raises:
-        BrokenProcessPool: if that process died (a multiprocessing.Pool would wait for ever).
-    """
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-        return alone.submit(_peak, size, who, batch, tokens).result()
+def alone(size: Size, who: str, batch: int, tokens: int) -> Work:
+    """A training step of one model, where the other was never made."""
+    return step(models(size)[who], size[1], batch, tokens)
 
 
-def _peak(size: Size, who: str, batch: int, tokens: int) -> float:
-    torch.set_num_threads(1)
-    work = step(models(size)[who], size[1], batch, tokens)
-    before = _most_resident()
-    for _ in range(3):
-        work()
-    return (_most_resident() - before) / 1024
-
-
-def _most_resident() -> int:
-    """Kilobytes that this process has held at most; getrusage would count its parent's, too."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s*(\d+)", status)[1])
-
-
-PARTS = {part.__name__: part for part in (train, decode, convolution, length, heads)}
+PARTS = {part.__name__: part for part in (train, decode, convolution, length, heads, summaries)}
 
 
 def main() -> None:
