@@ -160,7 +160,8 @@ def test_the_chain_hands_every_flag_on(heads, work, tmp_path):
     assert len(trainings) == 3 + removed and len(others) == 3 + removed + 2
     assert all("--max-tokens 1536 --dropout 0.1" in line for line in trainings)
     assert all("--remove-bpe sentencepiece" in line for line in others)
-    whole = [line for line in trainings if f"--pruned-from {path}" in line]
+    whole = [line for line in trainings if f"--finetune-from-model {path}" in line]
+    assert "--arch lite_transformer_quickstart --share-all-embeddings" in whole[0]
     assert f"--max-update {1800 if removed else 1200}" in whole[0]
     table = others[-1]
     assert ("30 % of heads removed=" in table) == removed and "control=" in table

@@ -8,6 +8,7 @@
 #   BITS=4             of a code
 #   UPDATES=600        after heads, after zeros and after codes; LR=0.001, after codes LR_CODES=0.0002
 #   TRAIN="..."        flags of fairseq-train; default: those of the quickstart
+#   ARCH="..."         flags of LITE's model, for control/; default: those of the quickstart
 #   EVAL="..."         flags of fairseq-generate; default: those of the quickstart
 #   TRANSFORMER=FILE   a transformer to compare with, the first row of the table
 #   GPUS=N             default: all of this machine; 0 is the CPU
@@ -32,6 +33,7 @@ training=(--task translation --criterion label_smoothed_cross_entropy --label-sm
 # `read` stops at the end of a line: words of one line only.
 read -ra evaluation <<<"${EVAL:-${evaluation[*]}}"
 read -ra training <<<"${TRAIN:-${training[*]}}"
+read -ra model <<<"${ARCH:---arch lite_transformer_quickstart --share-all-embeddings}"
 [ -n "${GPUS:-}" ] || GPUS=$(python3 -c 'import torch; print(torch.cuda.device_count())')
 device=()
 [ "$GPUS" != 0 ] || device=(--cpu)
@@ -80,7 +82,7 @@ train zeros-trained "$UPDATES" "$LR" --arch compressed --compressed-from "$WORK/
 compress codes "$WORK/zeros-trained/checkpoint_best.pt" --bits "$BITS"
 train codes-trained "$UPDATES" "$LR_CODES" --arch compressed --compressed-from "$WORK/codes.pt"
 compress small "$WORK/codes-trained/checkpoint_best.pt"
-train control "$updates" "$LR" --arch pruned --pruned-from "$LITE" --finetune-from-model "$LITE"
+train control "$updates" "$LR" "${model[@]}" --finetune-from-model "$LITE"
 
 rows+=("zeros=$WORK/zeros.pt" "... trained on=$WORK/zeros-trained/checkpoint_best.pt"
   "$BITS bits=$WORK/codes.pt" "... trained on=$WORK/small.pt"
